@@ -27,7 +27,7 @@ from declarative.model.resource import Offer
 from declarative.model.spec import Fleet, SpotPolicy, Task
 from declarative.model.spec.values import Resources
 from declarative.model.status import NodeState, Readiness
-from declarative.placement.types import Ask, Choice, Node, PlacementOutcome, Refusal, VolumeAt
+from declarative.placement.problem import Ask, Choice, Node, PlacementOutcome, Refusal, VolumeAt
 from tests.worlds import Case
 
 Score = tuple[tuple[int, int], ...]

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 
 from declarative.model.spec.text import NodeName
 from declarative.model.state import rank_name
+from declarative.placement.demand import ANYWHERE
 from declarative.placement.place import place
-from declarative.placement.requests import ANYWHERE
-from declarative.placement.types import Ask, FleetRule, Kind, Node, PlacementOutcome, of_node, of_offer
+from declarative.placement.problem import Ask, FleetRule, Node, NodeType, PlacementOutcome, of_node, of_offer
 from declarative.why.alternatives import Scene, instead, places
 from tests.worlds import Case, cases
 
@@ -87,9 +87,9 @@ def held_to(rest: Scene, one: Ask, found: Any, seat: Node) -> None:
     offers = {a.kind for a in found.offers}
     for name, rule in rules.items():
         for offer in rule.offers:
-            kind = Kind(*of_offer(offer, rule.fleet))
+            kind = NodeType(*of_offer(offer, rule.fleet))
             # A pin launches nothing but what comes anyway, as does a node that is made anew.
             mine = replace(rule, offers=(offer,), free_names=(f"{name}-999",))
             only = {n: replace(r, offers=()) for n, r in rules.items()} | {name: mine}
-            if not (seat.new and kind == Kind(*of_node(seat))):
+            if not (seat.new and kind == NodeType(*of_node(seat))):
                 assert goes(rest, one, f"{name}-999", only) == (kind in offers), offer

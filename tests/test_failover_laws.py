@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from declarative.model.inputs import data_of
 from declarative.placement.filters import blocks_wanted, place_reason
-from declarative.placement.types import Kind
+from declarative.placement.problem import NodeType
 from declarative.planner.launchable import limits
 from declarative.planner.nodes import offer_of
 from declarative.planner.types import Op
@@ -126,7 +126,7 @@ def check(site, market, desired):
             inputs["zone"],
             inputs["instance_type"],
         )
-        kind = Kind(*where, shape, inputs["blocks"], inputs["price"], bool(inputs.get("spot")))
+        kind = NodeType(*where, shape, inputs["blocks"], inputs["price"], bool(inputs.get("spot")))
         assert place_reason(task, kind) is None
         assert blocks_wanted(task, kind) == len(record.inputs["blocks"])
     for record in state.of("attachment"):

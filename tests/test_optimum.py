@@ -18,13 +18,13 @@ from hypothesis.strategies import dictionaries, integers, lists
 
 from benchmarks.placement.check import violations
 from declarative.placement import admission, counted, optimum, passes, search, solved
-from declarative.placement.board import Board
+from declarative.placement.assignment import Assignment
+from declarative.placement.catalog import Catalog
 from declarative.placement.cutting import arcs_of, cut_roughly, pack
+from declarative.placement.demand import movable
 from declarative.placement.gangs import Seating
-from declarative.placement.ledger import Ledger
+from declarative.placement.problem import VolumeAt
 from declarative.placement.program import NONE, Program, SolverLimits
-from declarative.placement.requests import movable
-from declarative.placement.types import VolumeAt
 from declarative.planner.types import Cost
 from declarative.render.plan import cost_line
 from tests.brute import cost, least_cost, placed
@@ -109,7 +109,7 @@ def test_the_columns_for_what_is_seated_hold_it(case):
         case.place()
     for program, found in asked:
         every = range(len(program.program.costs))
-        zero = set(every) - solved.columns_of(program, found.ledger)
+        zero = set(every) - solved.columns_of(program, found.assignment)
         known = program.program.solve(passes.COST, zero=zero)
         seated = sum(job.weight for job in program.may if found.seats(job))
         most = -seated * (1 - counted.SKEW) if program.may else found.cost
@@ -177,10 +177,10 @@ def test_nodes_are_cut_where_ranks_found_no_place():
         name: fleet(name, nodes="0..", blocks=blocks, offers=offers)
         for name, blocks in (("whole", 96), ("half", 48))
     }
-    board = Board(
+    catalog = Catalog(
         [ask("t-0", resources={"cpu": "11.."}), ask("t-1", resources={"cpu": "7.."})], [], rules, {}
     )
-    exact = counted.Counted(Ledger.start(board), board.jobs, {}, 1000)
+    exact = counted.Counted(Assignment.start(catalog), catalog.jobs, {}, 1000)
     rough = exact.roughened()
     assert [one.rough for one in rough.classes] == [True, True]
     assert [one.rough for one in exact.finer().classes] == [True, True]
@@ -208,10 +208,10 @@ def test_nodes_with_many_blocks_do_not_make_a_program_too_large(monkeypatch):
 @pytest.mark.parametrize(("part", "large"), [(1.0, False), (1.7, False), (1.8, True)])
 def test_a_rough_program_may_have_more_columns_than_others(part, large):
     """Without it there would be no bound, and launches as they come."""
-    board = _program_of(30, offers=[offer(1.0, cpu=64)]).board
-    rough = counted.Counted(Ledger.start(board), board.jobs, {}, 10_000).roughened()
+    catalog = _program_of(30, offers=[offer(1.0, cpu=64)]).catalog
+    rough = counted.Counted(Assignment.start(catalog), catalog.jobs, {}, 10_000).roughened()
     assert rough.size > 30
-    program = counted.Counted(Ledger.start(board), board.jobs, {}, int(rough.size / part))
+    program = counted.Counted(Assignment.start(catalog), catalog.jobs, {}, int(rough.size / part))
     assert program.large
     assert program.roughened().large is large
 
@@ -222,10 +222,10 @@ def beaten(*offers, free=False, **more):
     """
     tasks = [ask("one", resources={"gpu": "L4:1"}), ask("two", resources={"gpu": "2.."})]
     rule = fleet(nodes="0..9", blocks=2, offers=offers, **more)
-    board = Board(tasks, [], {"gpu": rule}, {})
-    jobs = ([], board.jobs) if free else (board.jobs, ())
-    program = counted.Counted(Ledger.start(board), jobs[0], {}, 1000, jobs[1])
-    return [board.kinds[stock.kind].price for stock in program.stocks]
+    catalog = Catalog(tasks, [], {"gpu": rule}, {})
+    jobs = ([], catalog.jobs) if free else (catalog.jobs, ())
+    program = counted.Counted(Assignment.start(catalog), jobs[0], {}, 1000, jobs[1])
+    return [catalog.kinds[stock.kind].price for stock in program.stocks]
 
 
 def test_an_offer_that_no_plan_needs_is_left_out():
@@ -252,13 +252,13 @@ def test_what_sits_where_no_offer_is_needed_has_columns_on_what_holds_as_much():
     """A task is seated on the cheapest offer, which the program for the most seats leaves out."""
     asks, rule = [ask("one", resources={"gpu": 1})], fleet(nodes="0..", blocks="auto", offers=[L4, T4])
     rule = replace(rule, offers=tuple(replace(o, region="r1") for o in rule.offers))
-    board = Board(asks, [], {"gpu": rule}, {})
-    found = passes.Passes(board).seat(board.jobs, "size", wanted={})
-    program = counted.Counted(Ledger.start(board), [], {}, 1000, board.jobs)
+    catalog = Catalog(asks, [], {"gpu": rule}, {})
+    found = passes.Passes(catalog).seat(catalog.jobs, "size", wanted={})
+    program = counted.Counted(Assignment.start(catalog), [], {}, 1000, catalog.jobs)
     assert [o.offer.instance_type for o in program.beaten] == ["l4x1"]
-    assert [new.option.offer.instance_type for new in found.ledger.launches] == ["l4x1"]
+    assert [new.option.offer.instance_type for new in found.assignment.launches] == ["l4x1"]
     every = range(len(program.program.costs))
-    zero = set(every) - solved.columns_of(program, found.ledger)
+    zero = set(every) - solved.columns_of(program, found.assignment)
     assert program.program.cost(program.program.solve(passes.SEATS, zero=zero).values) < 0
 
 
@@ -269,9 +269,9 @@ def test_the_columns_of_a_gang_are_found_where_it_sits(monkeypatch):
         name: fleet(name, "0..2", [offer(1.0 + i, cpu=8, region=name)], blocks="auto", placement="cluster")
         for i, name in enumerate(f"f{i}" for i in range(12))
     }
-    board = Board(asks, [], rules, {})
-    found = passes.Passes(board).seat(board.jobs, "size", wanted={})
-    program = counted.Counted(Ledger.start(board), board.jobs, {}, 1000)
+    catalog = Catalog(asks, [], rules, {})
+    found = passes.Passes(catalog).seat(catalog.jobs, "size", wanted={})
+    program = counted.Counted(Assignment.start(catalog), catalog.jobs, {}, 1000)
     assert (found.left, len(program.runs) >= 12, bool(program.program)) == ([], True, True)
     tried, seat = [], solved._Taken.seat
 
@@ -280,7 +280,7 @@ def test_the_columns_of_a_gang_are_found_where_it_sits(monkeypatch):
         return seat(self, seats, run)
 
     monkeypatch.setattr(solved._Taken, "seat", trying)
-    taken = solved.columns_of(program, found.ledger)
+    taken = solved.columns_of(program, found.assignment)
     assert len(tried) == len(asks)
     assert len(taken & {column for _, _, column in program.runs}) == len(asks)
 
@@ -307,8 +307,8 @@ def test_ranks_of_one_block_sit_where_nothing_else_does():
     """They have no arcs of their own, and need not fill the node."""
     asks = [ask("three", resources={"gpu": 3}), *(ask(f"t{i}", resources={"gpu": 1}) for i in range(6))]
     rule = fleet(nodes="0..", blocks="auto", offers=[H100])
-    board = Board(asks, [], {"gpu": rule}, {})
-    program = counted.Counted(Ledger.start(board), board.jobs, {}, 100)
+    catalog = Catalog(asks, [], {"gpu": rule}, {})
+    program = counted.Counted(Assignment.start(catalog), catalog.jobs, {}, 100)
     assert len(program.program.costs) == program.size
     assert [len(one.arcs) for one in program.classes] == [3]  # 0 to 3, and what is left before and behind 3
     out = run(asks, fleets=[rule])
@@ -320,18 +320,18 @@ def test_ranks_of_one_block_sit_where_nothing_else_does():
 @given(cases())
 def test_a_program_that_is_solved_in_steps_seats_as_much(case):
     """Of each priority, whichever tasks those are."""
-    board = Board(case.asks, case.nodes, case.fleets, case.volumes)
-    least = search.Search(board).run().value[0]
+    catalog = Catalog(case.asks, case.nodes, case.fleets, case.volumes)
+    least = search.Search(catalog).run().value[0]
     with patch.object(optimum, "SMALL", 10**6):
-        assert search.Search(board).run().value[0] == least
+        assert search.Search(catalog).run().value[0] == least
 
 
 def test_seats_are_enough_if_none_could_be_added():
     """Whichever of equals they are: HiGHS takes long to tell those apart, by a thousandth of their weight."""
-    board = Board(
+    catalog = Catalog(
         [ask(f"t{i}", nodes=2, exclusive=False, resources={"gpu": 1}) for i in range(9)], [], {}, {}
     )
-    program = counted.Counted(Ledger.start(board), [], {}, 100, board.jobs)
+    program = counted.Counted(Assignment.start(catalog), [], {}, 100, catalog.jobs)
     for bound, weight in ((-17.9, 16), (-17.99, 18), (-18, 18), (-19.9, 18)):
         enough = optimum._enough(program, passes.SEATS, bound)
         assert -weight * (1 - counted.SKEW) <= enough < 2 - weight
@@ -341,9 +341,9 @@ def _program_of(number=5, *, may=False, **rule):
     """Unlike tasks, and the program for them, or for the most of them."""
     asks = [ask(f"t{i}", resources={"cpu": f"{i + 1}.."}) for i in range(number)]
     own = fleet(**{"nodes": "0..", "blocks": "auto", "offers": [L4, T4, H100], **rule})
-    board = Board(asks, [], {"gpu": own}, {})
-    jobs = board.jobs
-    return counted.Counted(Ledger.start(board), [] if may else jobs, {}, 1000, jobs if may else ())
+    catalog = Catalog(asks, [], {"gpu": own}, {})
+    jobs = catalog.jobs
+    return counted.Counted(Assignment.start(catalog), [] if may else jobs, {}, 1000, jobs if may else ())
 
 
 def test_a_solution_that_seats_the_most_tasks_launches_only_what_they_use():
@@ -352,11 +352,11 @@ def test_a_solution_that_seats_the_most_tasks_launches_only_what_they_use():
     values = list(program.program.solve(passes.SEATS).values)
     for column in program.bought:
         values[column] += 50
-    ledger = solved.ledger_of(program, values)
-    assert ledger is not None
-    used = {node for nodes in ledger.seats.values() for node in nodes}
-    assert len(ledger.seats) == 5
-    assert {launch.node for launch in ledger.launches} == used
+    assignment = solved.assignment_of(program, values)
+    assert assignment is not None
+    used = {node for nodes in assignment.seats.values() for node in nodes}
+    assert len(assignment.seats) == 5
+    assert {launch.node for launch in assignment.launches} == used
 
 
 @pytest.mark.parametrize("small", [1, 10**6])
@@ -373,12 +373,14 @@ def test_few_columns_are_looked_at_first(monkeypatch, small):
 
     monkeypatch.setattr(Program, "solve", solve)
     known = optimum.Known()
-    least, ledger = optimum.solve(_program_of(5, offers=[L4, replace(H100, price=9.0)]), passes.COST, known)
+    least, assignment = optimum.solve(
+        _program_of(5, offers=[L4, replace(H100, price=9.0)]), passes.COST, known
+    )
     assert seen[0] == ((), False)
     assert len(seen) > 1
     assert set(seen[1:]) == {(None, True)}
-    assert ledger
-    assert least <= Seating(ledger, []).cost <= least * (1 + 12 * passes.COST.gap)
+    assert assignment
+    assert least <= Seating(assignment, []).cost <= least * (1 + 12 * passes.COST.gap)
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -392,9 +394,9 @@ def test_what_few_columns_do_not_answer_is_looked_for_with_all(monkeypatch, larg
         monkeypatch.setattr(optimum, "SMALL", 10**6)
         monkeypatch.setattr(optimum, "_with_few", lambda *_: NONE)
     program = _program_of(5, offers=[H100, replace(L4, price=3.0)])
-    least, ledger = optimum.solve(program, passes.COST, optimum.Known())
-    assert ledger
-    assert least == pytest.approx(Seating(ledger, []).cost, rel=passes.COST.gap)
+    least, assignment = optimum.solve(program, passes.COST, optimum.Known())
+    assert assignment
+    assert least == pytest.approx(Seating(assignment, []).cost, rel=passes.COST.gap)
 
 
 @pytest.mark.parametrize("seated", [False, True])
@@ -409,11 +411,11 @@ def test_columns_for_what_is_seated_are_always_looked_at(monkeypatch, seated):
     real = Program.solve
     fractions = program.program.solve(passes.COST, whole=())
     if seated:
-        program.incumbent = solved.ledger_of(program, program.program.solve(passes.COST).values)
+        program.incumbent = solved.assignment_of(program, program.program.solve(passes.COST).values)
     none = replace(fractions, values=[0.0] * len(fractions.values))
     monkeypatch.setattr(Program, "solve", lambda *args, **how: none if "whole" in how else real(*args, **how))
-    _, ledger = optimum.solve(program, replace(passes.COST, quick=True), optimum.Known())
-    assert bool(ledger) == seated
+    _, assignment = optimum.solve(program, replace(passes.COST, quick=True), optimum.Known())
+    assert bool(assignment) == seated
 
 
 def test_a_fleet_begins_at_one_place_where_all_else_is_fractions():
@@ -421,10 +423,10 @@ def test_a_fleet_begins_at_one_place_where_all_else_is_fractions():
     asks = [ask(f"t{i}", resources={"cpu": 8}) for i in range(2)]
     offers = [offer(1.0, cpu=8, region=region, limit=1) for region in ("east", "west")]
     rule = fleet(nodes="0..", placement="cluster", offers=offers)
-    board = Board(asks, [], {"gpu": rule}, {})
-    program = counted.Counted(Ledger.start(board), [], {}, 1000, board.jobs)
+    catalog = Catalog(asks, [], {"gpu": rule}, {})
+    program = counted.Counted(Assignment.start(catalog), [], {}, 1000, catalog.jobs)
     assert len(program.homes) == 2
-    weight = board.jobs[0].weight
+    weight = catalog.jobs[0].weight
     fractions = program.program.solve(passes.SEATS, whole=())
     found = optimum._fractions(program, passes.SEATS)
     assert fractions.bound < -1.9 * weight < -1.1 * weight < found.bound
@@ -462,10 +464,10 @@ def test_a_rough_solution_that_lacks_a_task_is_repaired(repaired, monkeypatch):
     """One that has to be seated: without it, all that was found for the others would be lost."""
     offers = [offer(9.6, cpu=96)]
     asks = [ask("must", resources={"cpu": "9.."}), ask("may", resources={"cpu": "9.."})]
-    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=offers)}, {})
-    may, must = board.jobs
-    program = counted.Counted(Ledger.start(board), [must], {}, 1000, [may]).roughened()
-    real = solved.ledger_of
+    catalog = Catalog(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=offers)}, {})
+    may, must = catalog.jobs
+    program = counted.Counted(Assignment.start(catalog), [must], {}, 1000, [may]).roughened()
+    real = solved.assignment_of
 
     def lacking(counted, values, without=()):
         counted.loose = {*counted.loose, must.index}
@@ -473,15 +475,15 @@ def test_a_rough_solution_that_lacks_a_task_is_repaired(repaired, monkeypatch):
         counted.seated = {may.index}
         return found
 
-    def whole(ledger):
-        assert not ledger.seats  # neither the task that it lacks, nor the one that may be left out
-        return passes.Passes(board).seat(board.jobs, "size", wanted={}, first=ledger).ledger
+    def whole(assignment):
+        assert not assignment.seats  # neither the task that it lacks, nor the one that may be left out
+        return passes.Passes(catalog).seat(catalog.jobs, "size", wanted={}, first=assignment).assignment
 
-    monkeypatch.setattr(optimum, "ledger_of", lacking)
+    monkeypatch.setattr(optimum, "assignment_of", lacking)
     monkeypatch.setattr(optimum, "rough_of", lambda _: program)
     more = {"whole": whole} if repaired else {}
-    _, ledger = optimum.most(program, passes.SEATS, optimum.Known(), math.inf, many=True, **more)
-    assert (set(ledger.seats) if ledger else None) == ({may.index, must.index} if repaired else None)
+    _, assignment = optimum.most(program, passes.SEATS, optimum.Known(), math.inf, many=True, **more)
+    assert (set(assignment.seats) if assignment else None) == ({may.index, must.index} if repaired else None)
 
 
 @pytest.mark.parametrize(
@@ -499,9 +501,9 @@ def test_seats_are_looked_for_longer_where_tasks_are_few(monkeypatch, few, colum
         return -math.inf, None
 
     monkeypatch.setattr(optimum, "solve", solve)
-    board = Board([ask(resources={"gpu": 1})], [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
-    found = search.Search(board)
-    (job,) = board.jobs
+    catalog = Catalog([ask(resources={"gpu": 1})], [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
+    found = search.Search(catalog)
+    (job,) = catalog.jobs
     found.admission._most(Seating(found.passes.start, [job]), [], [job], [job], gain=None, until=math.inf)
     assert seen == [quick]
 
@@ -516,9 +518,11 @@ def test_what_fits_beside_all_is_looked_for_whatever_was_drawn(monkeypatch):
         return None, False, False
 
     monkeypatch.setattr(admission.Admission, "_most", most)
-    board = Board([ask(resources={"gpu": 1})], [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
-    found = search.Search(board)
-    found.admission._more(Seating(found.passes.start, list(board.jobs)), board.jobs, board.levels[0], 7.0)
+    catalog = Catalog([ask(resources={"gpu": 1})], [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
+    found = search.Search(catalog)
+    found.admission._more(
+        Seating(found.passes.start, list(catalog.jobs)), catalog.jobs, catalog.levels[0], 7.0
+    )
     assert left == pytest.approx([7.0, found.passes.least_seating])
 
 
@@ -531,10 +535,10 @@ def test_a_program_gets_less_work_once_that_for_seats_is_drawn(monkeypatch, draw
         return -math.inf, None
 
     monkeypatch.setattr(admission, "most", most)
-    board = Board([ask(resources={"gpu": 1})], [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
-    found = search.Search(board)
+    catalog = Catalog([ask(resources={"gpu": 1})], [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
+    found = search.Search(catalog)
     found.known.drawn = found.passes.seats_drawn if drawn else 0.0
-    (job,) = board.jobs
+    (job,) = catalog.jobs
     found.admission._most(Seating(found.passes.start, [job]), [], [job], [job], gain=None, until=math.inf)
     assert seen == [found.passes.least_seating if drawn else found.passes.seats.work]
     assert found.passes.least_seating < found.passes.seats.work
@@ -545,8 +549,8 @@ def test_those_with_places_are_seated_without_the_others_while_there_is_work(mon
     """So that a task that is left out changes nothing for the others."""
     asked = []
     asks = [ask(resources={"gpu": 1}), ask("big", resources={"gpu": 9})]
-    board = Board(asks, [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
-    found = search.Search(board)
+    catalog = Catalog(asks, [], {"gpu": fleet(nodes="0..1", offers=[L4])}, {})
+    found = search.Search(catalog)
     real = admission.Admission.fullest
 
     def fullest(its, jobs, *more):
@@ -556,7 +560,7 @@ def test_those_with_places_are_seated_without_the_others_while_there_is_work(mon
         return out
 
     monkeypatch.setattr(admission.Admission, "fullest", fullest)
-    assert len(found.run().ledger.seats) == 1
+    assert len(found.run().assignment.seats) == 1
     assert asked == [2, 1][:times]
 
 
@@ -566,13 +570,13 @@ def test_a_small_program_is_solved_exactly_at_once(monkeypatch, columns, roughly
     monkeypatch.setattr(optimum, "FEW_COLUMNS", columns)
     monkeypatch.setattr(optimum, "LESS", 1)
     offers = [offer(9.6, cpu=96)]
-    board = Board(
+    catalog = Catalog(
         [ask(resources={"cpu": "9.."}), ask("other", resources={"cpu": "13.."})],
         [],
         {"gpu": fleet(nodes="0..", blocks="auto", offers=offers)},
         {},
     )
-    program = counted.Counted(Ledger.start(board), board.jobs, {}, 1000)
+    program = counted.Counted(Assignment.start(catalog), catalog.jobs, {}, 1000)
     assert program.roughens
     for one in (program, program.roughened()):
         assert len(one.program.costs) == one.size
@@ -582,14 +586,14 @@ def test_a_small_program_is_solved_exactly_at_once(monkeypatch, columns, roughly
 def test_a_program_is_solved_once(monkeypatch):
     """What makes a refused task fit is looked for in plans that have most of their programs in common."""
     rule = fleet(nodes="0..", blocks="auto", offers=[L4, T4])
-    board = Board([ask("one", resources={"gpu": 1})], [], {"gpu": rule}, {})
+    catalog = Catalog([ask("one", resources={"gpu": 1})], [], {"gpu": rule}, {})
     known = optimum.Known()
-    assert search.Search(board, 1, known).run().cost == pytest.approx(0.996)
+    assert search.Search(catalog, 1, known).run().cost == pytest.approx(0.996)
     assert known.solutions
     work = known.work
     assert known.drawn == work > 0
     monkeypatch.setattr(Program, "solve", None)
-    assert search.Search(board, 1, known).run().cost == pytest.approx(0.996)
+    assert search.Search(catalog, 1, known).run().cost == pytest.approx(0.996)
     assert known.work == work
     assert known.drawn == pytest.approx(2 * work)
 
@@ -654,19 +658,19 @@ def test_programs_for_each_priority_may_take_some_work(monkeypatch):
 @pytest.mark.parametrize(("work", "until"), [(passes.WORK, -1.0), (0, 1e9)])
 def test_no_hint_comes_of_a_plan_that_would_do_without_programs(monkeypatch, work, until):
     """The plan that is made for a hint stops where another one might differ from it."""
-    board = Board(_three(), [], {"gpu": fleet(nodes="0..1", blocks="auto", offers=[H100])}, {})
-    assert set(search.Search(board, until=1e9).seated()) == {0, 2}
+    catalog = Catalog(_three(), [], {"gpu": fleet(nodes="0..1", blocks="auto", offers=[H100])}, {})
+    assert set(search.Search(catalog, until=1e9).seated()) == {0, 2}
     monkeypatch.setattr(passes, "WORK", work)
     with pytest.raises(admission.TooMuchWorkError):
-        search.Search(board, until=until).seated()
+        search.Search(catalog, until=until).seated()
 
 
 def test_a_program_that_took_all_its_work_leaves_some_for_few_columns():
     """Launches by fractions alone would be none."""
     program = _program_of(5, offers=[L4, replace(H100, price=9.0)])
-    least, ledger = optimum.solve(program, replace(passes.COST, work=2), optimum.Known())
-    assert ledger is not None
-    assert least <= Seating(ledger, []).cost
+    least, assignment = optimum.solve(program, replace(passes.COST, work=2), optimum.Known())
+    assert assignment is not None
+    assert least <= Seating(assignment, []).cost
 
 
 def test_launches_are_looked_for_longer_if_no_program_had_an_answer(monkeypatch):
@@ -749,7 +753,7 @@ def test_launches_far_above_the_bound_are_looked_for_once_more(monkeypatch, far,
     monkeypatch.setattr(search.Search, "_by", by)
     monkeypatch.setattr(search, "FAR_ABOVE", far)
     program = _program_of(5)
-    search.Search(program.board)._by_programs(program, program.jobs, quick=quick)
+    search.Search(program.catalog)._by_programs(program, program.jobs, quick=quick)
     assert work[0] < passes.COST.work
     assert work[1:] == [(1.0 if few else part) * passes.COST.work for part in again]
 
@@ -768,7 +772,7 @@ def test_the_second_look_tells_how_nodes_are_cut_that_lacked_places(monkeypatch)
     monkeypatch.setattr(search, "rough_of", counted.Counted.roughened)
     monkeypatch.setattr(passes.Passes, "work_left", 0)
     program = _program_of(5)
-    search.Search(program.board)._by_programs(program, program.jobs)
+    search.Search(program.catalog)._by_programs(program, program.jobs)
     first, second = (program for program in asked if program.rough)
     assert [one.rough for one in (*first.classes, *second.classes)] == [True, False]
     assert first is not second
@@ -791,7 +795,7 @@ def test_what_a_rough_program_found_may_be_enough(monkeypatch, work, cost, exact
     monkeypatch.setattr(search.Search, "_by", by)
     monkeypatch.setattr(search, "rough_of", counted.Counted.roughened)
     monkeypatch.setattr(search, "least_work", lambda _: work)
-    search.Search(program.board)._by_programs(program, program.jobs)
+    search.Search(program.catalog)._by_programs(program, program.jobs)
     assert asked == [True, False][: 1 + exactly]
 
 
@@ -810,7 +814,7 @@ def test_a_rough_program_that_is_not_much_smaller_is_solved_if_the_exact_one_tak
     monkeypatch.setattr(search.Search, "_by", by)
     monkeypatch.setattr(search, "rough_of", lambda _: None)
     monkeypatch.setattr(search, "least_work", lambda _: work)
-    search.Search(program.board)._by_programs(program, program.jobs)
+    search.Search(program.catalog)._by_programs(program, program.jobs)
     assert asked == asked_for
 
 
@@ -828,7 +832,7 @@ def test_the_bound_is_not_that_of_a_program_that_was_tightened(monkeypatch):
     program = _program_of(5)
     monkeypatch.setattr(search.Search, "_by", by)
     monkeypatch.setattr(search, "rough_of", counted.Counted.roughened)
-    search.Search(program.board)._by_programs(program, program.jobs)
+    search.Search(program.catalog)._by_programs(program, program.jobs)
     assert rows[-1] == rows[0]
 
 
@@ -838,9 +842,9 @@ def test_of_many_tasks_one_that_finds_no_place_is_enough_to_keep_what_was_found(
     seen = []
     monkeypatch.setattr(passes.Passes, "few", few)
     monkeypatch.setattr(admission.Admission, "_with", lambda _self, job, _keep: seen.append(job))
-    board = _program_of(3).board
-    found = search.Search(board)
-    found.admission._admit(Seating(found.passes.start, board.jobs), board.jobs, board.jobs[:2])
+    catalog = _program_of(3).catalog
+    found = search.Search(catalog)
+    found.admission._admit(Seating(found.passes.start, catalog.jobs), catalog.jobs, catalog.jobs[:2])
     assert len(seen) == tried
 
 
@@ -854,8 +858,8 @@ def test_the_bound_of_what_stays_where_it_is_ends_when_its_work_is_done():
 def test_no_program_for_the_most_tasks_is_begun_when_all_is_drawn(spent):
     program = _program_of(5, offers=[L4], may=True)
     known = optimum.Known(drawn=10.0)
-    least, ledger = optimum.most(program, passes.SEATS, known, 10.0 if spent else 11.0, many=False)
-    assert (ledger is None, least == -math.inf) == (spent, spent)
+    least, assignment = optimum.most(program, passes.SEATS, known, 10.0 if spent else 11.0, many=False)
+    assert (assignment is None, least == -math.inf) == (spent, spent)
 
 
 def test_a_solution_that_is_good_enough_is_taken():
@@ -996,27 +1000,27 @@ def test_of_alternatives_that_another_holds_the_other_one_is_taken(seed):
     assert taken == [{"/data": "idle"}]
 
 
-def _seated(board, *seats):
-    """A ledger with nodes of the last offer, and the tasks that sit on each: their numbers."""
-    ledger = Ledger.start(board)
+def _seated(catalog, *seats):
+    """A assignment with nodes of the last offer, and the tasks that sit on each: their numbers."""
+    assignment = Assignment.start(catalog)
     for place, numbers in enumerate(seats):
-        ledger.launch_idle(board.options[-1], 1)
+        assignment.launch_idle(catalog.options[-1], 1)
         for number in numbers:
-            job = board.jobs[number]
-            ledger.seats[number] = [place] * job.ranks
+            job = catalog.jobs[number]
+            assignment.seats[number] = [place] * job.ranks
             for _ in range(job.ranks):
-                ledger.fill(place, job.request.fit[board.options[-1].kind])
-    return ledger
+                assignment.fill(place, job.request.fit[catalog.options[-1].kind])
+    return assignment
 
 
 def test_a_node_stays_as_large_as_tasks_need_that_launch_nothing():
     """The one that launches it has room on a smaller one."""
     asks = [ask("base", resources={"cpu": 2}), ask("guest", resources={"cpu": 6}, creation_policy="reuse")]
     offers = [offer(1.0, cpu=4), offer(1.5, cpu=8)]
-    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=offers)}, {})
-    found = passes.Passes(board).whole(_seated(board, [0], []), board.jobs)
+    catalog = Catalog(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=offers)}, {})
+    found = passes.Passes(catalog).whole(_seated(catalog, [0], []), catalog.jobs)
     assert (found.left, found.cost) == ([], 1.5)
-    assert found.ledger.seats == {0: [0], 1: [0]}
+    assert found.assignment.seats == {0: [0], 1: [0]}
 
 
 @pytest.mark.parametrize("beside", [True, False])
@@ -1024,12 +1028,12 @@ def test_who_launched_a_node_does_not_leave_alone_those_that_launch_nothing(besi
     """Else nobody would be the cause of the node that they stay on, and it would be launched for nothing."""
     asks = [ask("base", resources={"cpu": 2}), ask("other", resources={"cpu": 2})]
     asks.append(ask("guest", resources={"cpu": 2}, creation_policy="reuse"))
-    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
-    jobs = {str(job.task.name): job for job in board.jobs}
+    catalog = Catalog(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
+    jobs = {str(job.task.name): job for job in catalog.jobs}
     base, other, guest = jobs["base"], jobs["other"], jobs["guest"]
-    ledger = _seated(board, [base.index, *([guest.index] if beside else [])], [other.index])
+    assignment = _seated(catalog, [base.index, *([guest.index] if beside else [])], [other.index])
     on = {0: [(base, 0), *([(guest, 0)] if beside else [])], 1: [(other, 0)]}
-    assert solved._may_join(ledger, (base, 0), None, 1, on) is not beside
+    assert solved._may_join(assignment, (base, 0), None, 1, on) is not beside
 
 
 @pytest.mark.parametrize(
@@ -1040,12 +1044,12 @@ def test_two_change_places_where_both_fit_and_who_launches_nothing_is_not_left_a
     sizes = {"base": base, **({"other": other} if other else {})}
     asks = [ask(name, resources={"cpu": size}) for name, size in sizes.items()]
     asks.append(ask("guest", resources={"cpu": guest}, creation_policy="reuse"))
-    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
-    jobs = {str(job.task.name): job for job in board.jobs}
+    catalog = Catalog(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
+    jobs = {str(job.task.name): job for job in catalog.jobs}
     here, there = [jobs[name] for name in sizes], [jobs["guest"]]
-    ledger = _seated(board, [job.index for job in here], [job.index for job in there])
+    assignment = _seated(catalog, [job.index for job in here], [job.index for job in there])
     on = {0: [(job, 0) for job in here], 1: [(job, 0) for job in there]}
-    assert solved._may_join(ledger, (jobs["base"], 0), (jobs["guest"], 0), 1, on) is may
+    assert solved._may_join(assignment, (jobs["base"], 0), (jobs["guest"], 0), 1, on) is may
 
 
 def test_what_launches_nothing_sits_where_the_program_says_beside_another():
@@ -1070,11 +1074,11 @@ def test_it_is_not_proved_that_a_task_has_no_place_if_another_may_take_another_n
         ask("other", instances=["gpu-0", "gpu-1"], prior=prior),
         ask("task", creation_policy="reuse", resources={"gpu": 1}),
     ]
-    found = search.Search(Board(asks, nodes, {"gpu": fleet(existing=2)}, {})).admission
+    found = search.Search(Catalog(asks, nodes, {"gpu": fleet(existing=2)}, {})).admission
     best = Seating(found.passes.start.copy(), [])
-    other, task = found.board.jobs
-    best.ledger.seats[other.index] = [0]
-    best.ledger.fill(0, 1)
+    other, task = found.catalog.jobs
+    best.assignment.seats[other.index] = [0]
+    best.assignment.fill(0, 1)
     assert found._loosely(best, task, [other]) == (None, proved)
 
 
@@ -1101,13 +1105,13 @@ def test_a_task_that_launches_nothing_is_left_out_where_no_other_can_go(monkeypa
         *(ask(name, resources={"cpu": size}) for name in ("one", "two")),
         ask("guest", resources={"cpu": 6}, creation_policy="reuse"),
     ]
-    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
-    guest, one, two = (job.index for job in board.jobs)
-    ledger = _seated(board, [one, two], [guest])
-    solved.accompany(ledger, Ledger.start(board), {guest})
+    catalog = Catalog(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
+    guest, one, two = (job.index for job in catalog.jobs)
+    assignment = _seated(catalog, [one, two], [guest])
+    solved.accompany(assignment, Assignment.start(catalog), {guest})
     seats = {guest: [1], one: [1], two: [0]} if moved else {one: [0], two: [0]}
-    assert ledger.seats == seats
-    assert ledger.free == ([6, 0] if moved else [8 - 2 * size, 8])
+    assert assignment.seats == seats
+    assert assignment.free == ([6, 0] if moved else [8 - 2 * size, 8])
 
 
 def test_what_finds_no_place_beside_the_others_is_seated_first():
@@ -1116,11 +1120,11 @@ def test_what_finds_no_place_beside_the_others_is_seated_first():
         *(ask(name, resources={"cpu": 2}) for name in ("one", "two")),
         ask("pair", nodes=2, placement="any", spread="node", resources={"cpu": 2}),
     ]
-    board = Board(asks, [], {"gpu": fleet(nodes="0..2", blocks="auto", offers=[offer(1.0, cpu=4)])}, {})
-    numbers = {str(job.task.name): job.index for job in board.jobs}
-    found = passes.Passes(board).whole(_seated(board, [numbers["one"], numbers["two"]], []), board.jobs)
+    catalog = Catalog(asks, [], {"gpu": fleet(nodes="0..2", blocks="auto", offers=[offer(1.0, cpu=4)])}, {})
+    numbers = {str(job.task.name): job.index for job in catalog.jobs}
+    found = passes.Passes(catalog).whole(_seated(catalog, [numbers["one"], numbers["two"]], []), catalog.jobs)
     assert found.left == []
-    assert sorted(found.ledger.seats[numbers["pair"]]) == [0, 1]
+    assert sorted(found.assignment.seats[numbers["pair"]]) == [0, 1]
 
 
 def test_a_task_that_launches_nothing_changes_places_with_another():
@@ -1129,12 +1133,12 @@ def test_a_task_that_launches_nothing_changes_places_with_another():
     asks.append(
         ask("guest", nodes=2, placement="any", resources={"cpu": 4}, creation_policy="reuse"),
     )
-    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
-    guest, one, two = (job.index for job in board.jobs)
-    ledger = _seated(board, [one, two], [guest])
-    solved.accompany(ledger, Ledger.start(board), {guest})
-    assert ledger.seats == {guest: [0, 1], one: [1], two: [0]}
-    assert ledger.free == [0, 0]
+    catalog = Catalog(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
+    guest, one, two = (job.index for job in catalog.jobs)
+    assignment = _seated(catalog, [one, two], [guest])
+    solved.accompany(assignment, Assignment.start(catalog), {guest})
+    assert assignment.seats == {guest: [0, 1], one: [1], two: [0]}
+    assert assignment.free == [0, 0]
 
 
 def test_no_node_is_launched_for_tasks_alone_that_launch_nothing():
@@ -1166,18 +1170,18 @@ def test_launches_are_made_cheaper_node_by_node(monkeypatch, turns, cost):
     monkeypatch.setattr(passes, "IMPROVED", 2)
     asks = [ask(f"t{i}", resources={"cpu": cpu}) for i, cpu in enumerate((4, 4, 4))]
     offers = [offer(0.5, cpu=4, limit=1, instance_type="small"), offer(1.0, cpu=8)]
-    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=offers)}, {})
-    found = Seating(_seated(board, [0], [1], [2]), [])
-    assert passes.Passes(board).improved(found, board.jobs, 0.0).cost == cost
-    assert passes.Passes(board).improved(found, board.jobs, 3.0).cost == 3.0
+    catalog = Catalog(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=offers)}, {})
+    found = Seating(_seated(catalog, [0], [1], [2]), [])
+    assert passes.Passes(catalog).improved(found, catalog.jobs, 0.0).cost == cost
+    assert passes.Passes(catalog).improved(found, catalog.jobs, 3.0).cost == 3.0
 
 
 def test_what_launches_nothing_is_not_left_alone_by_tasks_that_are_seated_anew():
     """So the one task beside it stays."""
     asks = [ask("one", resources={"cpu": 4}), ask("two", resources={"cpu": 4})]
     asks.append(ask("zero", resources={"cpu": 2}, creation_policy="reuse"))
-    board = Board(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
-    moving = passes.Passes(board)._moving(_seated(board, [0], [1, 2]), board.jobs)
+    catalog = Catalog(asks, [], {"gpu": fleet(nodes="0..", blocks="auto", offers=[offer(1.0, cpu=8)])}, {})
+    moving = passes.Passes(catalog)._moving(_seated(catalog, [0], [1, 2]), catalog.jobs)
     assert moving.keys() == {0}
 
 
@@ -1186,14 +1190,14 @@ def test_what_launches_nothing_is_not_left_alone_by_tasks_that_are_seated_anew()
 def test_what_finds_no_place_is_seated_anew_with_those_beside_it(monkeypatch, sizes, mended, moving):
     """Both nodes are full but for one CPU each. With more and more of what sits there, if that may move."""
     monkeypatch.setattr(passes, "MENDED", sizes)
-    monkeypatch.setattr(passes.Passes, "_anew", lambda _, ledger, jobs, left: Seating(ledger, left))
+    monkeypatch.setattr(passes.Passes, "_anew", lambda _, assignment, jobs, left: Seating(assignment, left))
     if not moving:
         monkeypatch.setattr(passes, "movable", lambda jobs: [job for job in jobs if job.index == 5])
     asks = [ask(f"t{i}", resources={"cpu": cpu}) for i, cpu in enumerate((5, 4, 3, 3, 3, 2))]
-    board = Board(asks, [], {"gpu": fleet(nodes="0..2", blocks="auto", offers=[offer(1.0, cpu=10)])}, {})
-    found = passes.Passes(board).whole(_seated(board, [0, 1], [2, 3, 4]), board.jobs)
+    catalog = Catalog(asks, [], {"gpu": fleet(nodes="0..2", blocks="auto", offers=[offer(1.0, cpu=10)])}, {})
+    found = passes.Passes(catalog).whole(_seated(catalog, [0, 1], [2, 3, 4]), catalog.jobs)
     assert [job.index for job in found.left] == ([] if mended and moving else [5])
-    assert len(found.ledger.launches) == 2
+    assert len(found.assignment.launches) == 2
 
 
 def test_what_finds_no_place_in_any_solution_stays_where_it_was(monkeypatch):
@@ -1203,17 +1207,17 @@ def test_what_finds_no_place_in_any_solution_stays_where_it_was(monkeypatch):
 
     def without(counted, limits, known):
         asked.append([job.index for job in counted.jobs])
-        least, ledger = solve(counted, limits, known)
-        if ledger and jobs[0] in counted.jobs:
-            ledger.seats.pop(0)
-        return least, ledger
+        least, assignment = solve(counted, limits, known)
+        if assignment and jobs[0] in counted.jobs:
+            assignment.seats.pop(0)
+        return least, assignment
 
-    def lacking(self, ledger, every):
-        found = whole(self, ledger, every)
-        return found if 0 in ledger.seats else replace(found, left=[jobs[0]])
+    def lacking(self, assignment, every):
+        found = whole(self, assignment, every)
+        return found if 0 in assignment.seats else replace(found, left=[jobs[0]])
 
     monkeypatch.setattr(search, "solve", without)
     monkeypatch.setattr(passes.Passes, "whole", lacking)
-    found = search.Search(program.board).run()
+    found = search.Search(program.catalog).run()
     assert asked == [[0, 1, 2]] * 2 + [[1, 2]]
     assert found.left == []

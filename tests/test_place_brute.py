@@ -14,7 +14,7 @@ from benchmarks.placement.check import violations
 from declarative.model.resource import Offer, TaskWant
 from declarative.model.spec import Fleet, Task
 from declarative.model.status import NodeState, Readiness
-from declarative.placement.types import Ask, FleetRule, Node
+from declarative.placement.problem import Ask, FleetRule, Node
 from tests.brute import Best, best, cost, least_cost, placed, score
 from tests.model import spec
 from tests.varied import grown, ideal, of_vendors

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from declarative.placement.passes import Passes
-from declarative.placement.types import VolumeAt
+from declarative.placement.problem import VolumeAt
 from declarative.placement.volumes import Binding, Matching
 from tests.test_placement import ask, fleet, node, offer, places, refused, run
 from tests.worlds import cases

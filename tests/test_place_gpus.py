@@ -6,8 +6,8 @@ import pytest
 
 from declarative.model.blocks import Shape, vendor_of
 from declarative.placement.filters import one_vendor
+from declarative.placement.problem import NodeType
 from declarative.placement.suggest import suggest
-from declarative.placement.types import Kind
 from declarative.planner.fallbacks import _Guest, _Member
 from tests.test_placement import ask, causes, fleet, node, offer, places, refused, run
 
@@ -123,7 +123,7 @@ def test_a_fallback_keeps_the_vendor_of_a_gang():
     """Where an offer cannot be had, the next one is of the same vendor; a single rank takes any."""
     launched = host("gpu-0", "H100")
     two, one = gang().want.spec, ask(resources={"gpu": 1}).want.spec
-    other = Kind("gpu", "b", "r", None, "y", gpus("MI300X"), 1, 1.0, False)
+    other = NodeType("gpu", "b", "r", None, "y", gpus("MI300X"), 1, 1.0, False)
     assert (one_vendor(two), one_vendor(one)) == (True, False)
     assert not _Member(launched, (_Guest(two, 1),), frozenset()).suits(other)
     assert _Member(launched, (_Guest(one, 1),), frozenset()).suits(other)

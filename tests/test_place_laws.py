@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.placement.check import violations
 from declarative.model.spec import CreationPolicy
 from declarative.model.status import NodeState, Readiness
-from declarative.placement.types import Ask, Choice, PlacementOutcome, Verdict
+from declarative.placement.problem import Ask, Choice, PlacementOutcome, Verdict
 from tests.brute import placed, score
 from tests.varied import ideal, later, of_vendors, promised, running
 from tests.worlds import Case, Taste, cases, seeded, sizes_that_divide

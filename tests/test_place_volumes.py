@@ -11,7 +11,7 @@ import pytest
 
 from declarative.model.inputs import VolumeInputs
 from declarative.model.resource import RankMount, VolumeWant
-from declarative.placement.types import GONE, VolumeAt
+from declarative.placement.problem import GONE, VolumeAt
 from declarative.placement.volumes import (
     MOST_OPTIONS,
     MOST_STEPS,

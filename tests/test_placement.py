@@ -10,7 +10,7 @@ from declarative.model.spec import Fleet, Isolation, Task
 from declarative.model.state import natural
 from declarative.model.status import BOOTING, NodeState, Readiness
 from declarative.placement.place import place
-from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
+from declarative.placement.problem import Ask, FleetRule, Node, VolumeAt
 from tests.model import rank_mounts, spec
 
 SHAPE = Shape(cpu=8, memory_mib=32768)

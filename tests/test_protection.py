@@ -16,7 +16,7 @@ from declarative.model.spec.project import Moves
 from declarative.model.spec.reconcile import Cause
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankState
-from declarative.placement.types import PlacementOutcome
+from declarative.placement.problem import PlacementOutcome
 from declarative.planner.inventory import Inventory
 from declarative.planner.limits import limited
 from declarative.planner.permit import causes_of

@@ -20,7 +20,7 @@ from declarative.model.diagnostic import Diagnostic, Severity, Span
 from declarative.model.inputs import KINDS, RankInputs, data_of, known
 from declarative.model.state import Address, Record
 from declarative.model.text import host_lists, ranges
-from declarative.placement.types import RankVerdict, Refusal, Rejection, Verdict
+from declarative.placement.problem import RankVerdict, Refusal, Rejection, Verdict
 from declarative.planner.health import Health
 from declarative.planner.types import (
     Action,

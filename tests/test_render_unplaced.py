@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from declarative.placement.types import Rejection, Suggestion
+from declarative.placement.problem import Rejection, Suggestion
 from declarative.planner.types import Cost, ReservationStatus
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text

@@ -13,12 +13,12 @@ from declarative.model.schema import BadValueError, decode_part
 from declarative.model.spec import Task
 from declarative.model.spec.hosts import HostFields
 from declarative.model.spec.values import Topology
-from declarative.placement import optimum, passes, requests
-from declarative.placement.board import Board
+from declarative.placement import demand, optimum, passes
+from declarative.placement.assignment import Assignment
+from declarative.placement.catalog import Catalog
 from declarative.placement.counted import Counted
-from declarative.placement.ledger import Ledger
 from declarative.placement.place import place
-from declarative.placement.types import Ask, VolumeAt
+from declarative.placement.problem import Ask, VolumeAt
 from tests.model import World, rank_mounts, spec
 from tests.test_place_laws import LAW
 from tests.test_placement import SHAPE, fleet, node, offer
@@ -211,7 +211,7 @@ def test_ranks_lie_apart_however_many_tasks_ask_for_it(level, most, alike, monke
     """With more than some the program does not know which ones do, and they are seated after it. Tasks that
     are alike are one.
     """
-    monkeypatch.setattr(requests, "MOST_APART", most)
+    monkeypatch.setattr(demand, "MOST_APART", most)
     sizes = ["1..", "1.." if alike else "2.."]
     asks = [
         ask(2, name=f"t{i}", placement="any", spread=level, resources={"cpu": size})
@@ -234,13 +234,13 @@ def test_tasks_that_are_alike_are_told_apart(level, idle):
         for number, blocks in enumerate(idle)
     ]
     asks = [ask(2, name=f"t{i}", placement="any", spread=level, resources={"cpu": "1.."}) for i in range(3)]
-    board = Board(asks, nodes, {"gpu": fleet(nodes="0..3", existing=3)}, {})
-    program = Counted(Ledger.start(board), board.jobs, {}, 1000)
+    catalog = Catalog(asks, nodes, {"gpu": fleet(nodes="0..3", existing=3)}, {})
+    program = Counted(Assignment.start(catalog), catalog.jobs, {}, 1000)
     (gang,) = program.gangs.values()
     assert len(gang.jobs) == 3
-    _, ledger = optimum.solve(program, passes.COST, optimum.Known())
-    assert ledger is not None
-    assert [len({*ledger.seats[index]}) for index in range(3)] == [2, 2, 2]
+    _, assignment = optimum.solve(program, passes.COST, optimum.Known())
+    assert assignment is not None
+    assert [len({*assignment.seats[index]}) for index in range(3)] == [2, 2, 2]
 
 
 @LAW
@@ -287,12 +287,12 @@ def test_ranks_lie_apart_on_nodes_that_are_told_from_each_other(idle, sizes):
         ask(ranks, name=f"t{i}", placement="any", spread="node", resources={"cpu": f"{blocks}.."})
         for i, (ranks, blocks) in enumerate(sizes)
     ]
-    board = Board(asks, nodes, {"gpu": fleet(nodes=f"0..{len(idle)}", existing=len(idle))}, {})
-    sources = {(kind, free) for kind in board.kind_of for free in idle}
-    told = Counted(Ledger.start(board), board.jobs, {}, 1000, each=sources)
-    _, ledger = optimum.solve(told, passes.COST, optimum.Known())
-    seats = {index: len({*at}) for index, at in ledger.seats.items()} if ledger else {}
-    assert seats == ({job.index: job.ranks for job in board.jobs} if fit_apart(idle, sizes) else {})
+    catalog = Catalog(asks, nodes, {"gpu": fleet(nodes=f"0..{len(idle)}", existing=len(idle))}, {})
+    sources = {(kind, free) for kind in catalog.kind_of for free in idle}
+    told = Counted(Assignment.start(catalog), catalog.jobs, {}, 1000, each=sources)
+    _, assignment = optimum.solve(told, passes.COST, optimum.Known())
+    seats = {index: len({*at}) for index, at in assignment.seats.items()} if assignment else {}
+    assert seats == ({job.index: job.ranks for job in catalog.jobs} if fit_apart(idle, sizes) else {})
 
 
 @LAW
@@ -355,10 +355,10 @@ def test_ranks_of_tasks_that_are_alike_do_not_share_a_node_that_holds_them_all()
 @pytest.mark.parametrize(("offers", "code"), [(ZONES, "no-capacity"), (ZONES[:1], "never-fits")])
 def test_it_is_said_that_ranks_never_lie_apart_only_if_that_is_proved(offers, code, monkeypatch):
     """Where the search does not find what there is, the task may fit all the same."""
-    monkeypatch.setattr("declarative.placement.solved.ledger_of", lambda *_: None)
-    monkeypatch.setattr("declarative.placement.optimum.ledger_of", lambda *_: None)
+    monkeypatch.setattr("declarative.placement.solved.assignment_of", lambda *_: None)
+    monkeypatch.setattr("declarative.placement.optimum.assignment_of", lambda *_: None)
     every = "declarative.placement.constrained.Special._near"
-    monkeypatch.setattr(every, lambda self, _: range(len(self.board.kinds)))
+    monkeypatch.setattr(every, lambda self, _: range(len(self.catalog.kinds)))
     (refusal,) = run(ask(2, placement="any", spread="zone"), fleets=[fleet(offers=offers)]).refusals
     assert (refusal.code, refusal.proved) == (code, code == "never-fits")
 

@@ -14,7 +14,7 @@ from declarative.model.status import NodeState
 from declarative.placement import passes, whatif
 from declarative.placement import place as placing
 from declarative.placement.place import place
-from declarative.placement.types import VolumeAt
+from declarative.placement.problem import VolumeAt
 from tests.model import World
 from tests.planned import GPU, H100, bring, declared, small
 from tests.test_placement import ask, fleet, node, offer, refused, run

@@ -8,7 +8,7 @@ import pytest
 
 from declarative.model.diagnostic import MAX_COMPARED, Near
 from declarative.model.state import Address, Record, State
-from declarative.placement.finish import gaps, stretch
+from declarative.placement.block_numbers import gaps, stretch
 from declarative.planner import limits
 from declarative.planner.inventory import Inventory
 from declarative.planner.limits import too_large, work

@@ -21,7 +21,7 @@ from declarative.model.resource import SSH, Offer, TaskWant, catalog_offers
 from declarative.model.spec import Fleet, Task
 from declarative.model.status import NodeState
 from declarative.placement.filters import blocks_wanted, fleet_reason, place_reason
-from declarative.placement.types import Kind, Node, of_offer
+from declarative.placement.problem import Node, NodeType, of_offer
 from declarative.planner.launchable import fleet_offers
 from declarative.planner.make import make
 from declarative.render.data import plan_json
@@ -71,7 +71,7 @@ def test_the_rules_are_read_as_the_planner_reads_them():
                 o.space for o in facts.sites[name].offers
             )
             for offer in offers:
-                kind, space = Kind(*of_offer(offer, fleet)), rules.launched(fleet, offer)
+                kind, space = NodeType(*of_offer(offer, fleet)), rules.launched(fleet, offer)
                 assert kind.total == space.total
                 for want in found.desired.tasks.values():
                     reason = fleet_reason(want.spec, fleet) or place_reason(want.spec, kind)

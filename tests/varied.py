@@ -10,7 +10,7 @@ from typing import Any
 from declarative.model.resource import Offer
 from declarative.model.spec.values import Count, Gpu, Resources
 from declarative.model.status import NodeState, Readiness
-from declarative.placement.types import Ask, PlacementOutcome
+from declarative.placement.problem import Ask, PlacementOutcome
 from tests.worlds import Case, Choose, by_price
 
 

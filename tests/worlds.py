@@ -20,7 +20,7 @@ from declarative.model.schema import encode
 from declarative.model.spec import Fleet, Task
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.place import place
-from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, VolumeAt
+from declarative.placement.problem import Ask, FleetRule, Node, PlacementOutcome, VolumeAt
 from tests.model import rank_mounts, spec
 
 Choose = Callable[[Sequence[Any]], Any]

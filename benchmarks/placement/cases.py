@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 
 from benchmarks.placement import counted, jobs, naive, openb, solver, traces
 from benchmarks.placement.problem import Problem, checked, plan
-from declarative.placement.types import Ask, Choice, PlacementOutcome
+from declarative.placement.problem import Ask, Choice, PlacementOutcome
 
 P = ParamSpec("P")
 T = TypeVar("T")

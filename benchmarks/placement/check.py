@@ -16,7 +16,7 @@ from declarative.model.blocks import Shape
 from declarative.model.resource import Offer
 from declarative.model.spec import Fleet, Task
 from declarative.model.spec.values import Count, Gpu, Memory, Resources
-from declarative.placement.types import Ask, Choice, FleetRule, Node, PlacementOutcome, VolumeAt
+from declarative.placement.problem import Ask, Choice, FleetRule, Node, PlacementOutcome, VolumeAt
 
 Kind = tuple[str, str, str, bool]
 """What an offer's limit counts: backend, region, instance type, spot; zones are not told apart."""

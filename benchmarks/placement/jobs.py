@@ -19,7 +19,7 @@ from declarative.model.resource import Offer, RankMount, TaskWant
 from declarative.model.spec import Fleet, Name, SpotPolicy, Task
 from declarative.model.spec.fleet import Nodes
 from declarative.model.spec.values import Blocks, Count, Gpu, Placement, Resources
-from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
+from declarative.placement.problem import Ask, FleetRule, Node, VolumeAt
 
 DOMAINS = tuple((backend, region) for backend in ("aa", "bb") for region in ("east", "north", "west"))
 ZONES = ("z1", "z2", "z3")

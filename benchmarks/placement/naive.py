@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from benchmarks.placement.jobs import Deal, Domain, Job, Place, Scene, Tie, fleet_of, offer_of
 from benchmarks.placement.problem import READY
-from declarative.placement.types import Choice, Node, PlacementOutcome, Refusal
+from declarative.placement.problem import Choice, Node, PlacementOutcome, Refusal
 
 Area = tuple[Sequence[Domain], str | None]
 """Domains, and the one zone of them that counts; None for all."""

@@ -27,7 +27,7 @@ from declarative.model.resource import TaskWant
 from declarative.model.spec import Fleet, Name, Task
 from declarative.model.spec.fleet import Nodes
 from declarative.model.spec.values import Count, Cpu, Gpu, Memory, Resources
-from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome
+from declarative.placement.problem import Ask, FleetRule, Node, PlacementOutcome
 
 FLEET = "openb"
 Size = tuple[str, int, int, int]

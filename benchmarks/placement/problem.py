@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from benchmarks.placement.check import violations
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.place import place
-from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, VolumeAt
+from declarative.placement.problem import Ask, FleetRule, Node, PlacementOutcome, VolumeAt
 
 READY = Readiness(state=NodeState.READY)
 

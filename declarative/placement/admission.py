@@ -11,15 +11,15 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from declarative.placement.board import Home
+from declarative.placement.assignment import Assignment
+from declarative.placement.catalog import Home
 from declarative.placement.counted import SKEW
+from declarative.placement.demand import Job, movable
 from declarative.placement.gangs import Seating, base_for, best_try, open_homes
 from declarative.placement.launches import Tidy
-from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import FEW_COLUMNS, most
 from declarative.placement.orders import LAST_RESORTS, ORDERS, quotas
 from declarative.placement.passes import Passes
-from declarative.placement.requests import Job, movable
 from declarative.placement.volumes import are_too_few
 
 MANY = 1_000
@@ -40,15 +40,15 @@ class TooMuchWorkError(Exception):
 
 
 class Admission:
-    """Which tasks of one board are seated."""
+    """Which tasks of one catalog are seated."""
 
     def __init__(self, passes: Passes) -> None:
-        self.passes, self.board, self.known = passes, passes.board, passes.known
+        self.passes, self.catalog, self.known = passes, passes.catalog, passes.known
         self._hopeless: dict[int, bool] = {}
 
     @functools.cached_property
-    def _ideal(self) -> Ledger:
-        return Ledger.start(self.board, ideal=True)
+    def _ideal(self) -> Assignment:
+        return Assignment.start(self.catalog, ideal=True)
 
     def fullest(self, jobs: Sequence[Job], needed: Collection[int] = ()) -> Seating:
         """Seat as many as can be seated beside all tasks of at least their priority."""
@@ -58,7 +58,7 @@ class Admission:
         proved: set[int] = set()
         orders = len(jobs) > self.passes.few
         """Whether other orders may still be tried."""
-        for level in self.board.levels:
+        for level in self.catalog.levels:
             if needed and self._is_settled(found, needed, level):
                 break
             until = max(self.passes.seats_drawn, self.known.drawn + self.passes.least_seating)
@@ -77,8 +77,10 @@ class Admission:
         """Whether all of `needed` are seated, or not, however tasks of this priority and below it are seated:
         a task takes no place from one of a higher priority.
         """
-        tasks = {index: self.board.jobs[index].task for index in needed}
-        lost = any(task.priority > level for index, task in tasks.items() if index not in found.ledger.seats)
+        tasks = {index: self.catalog.jobs[index].task for index in needed}
+        lost = any(
+            task.priority > level for index, task in tasks.items() if index not in found.assignment.seats
+        )
         return lost or all(task.priority > level for task in tasks.values())
 
     def _is_hopeless(self, job: Job) -> bool:
@@ -148,34 +150,34 @@ class Admission:
         fixed = {job.index for job in keep} - {job.index for job in free}
         optional = {job.index for job in may}
         still = [job for job in free if job.index not in optional]
-        counted = self.passes.counted(base_for(self.passes.start, found.ledger, fixed), still, found, may)
+        counted = self.passes.counted(base_for(self.passes.start, found.assignment, fixed), still, found, may)
         seated = _weight(filter(found.seats, may))
         if seated:
             counted.worth = seated * (1 + (gain or 0) - SKEW) + (0 if gain else counted.step)
-        many = len(self.board.jobs) > self.passes.few
+        many = len(self.catalog.jobs) > self.passes.few
         few = not counted.large and counted.size <= FEW_COLUMNS
         # Of many it need not be proved, unless that is easy.
         work = self.passes.least_seating if drawn else self.passes.seats.work
         limits = replace(self.passes.seats, work=work, quick=gain is not None or (many and not few))
 
-        def whole(ledger: Ledger) -> Ledger:
-            lost = {job.likeness for job in still if job.index not in ledger.seats}
+        def whole(assignment: Assignment) -> Assignment:
+            lost = {job.likeness for job in still if job.index not in assignment.seats}
             every = sorted((*still, *may), key=lambda job: job.index)
             return self.passes.seat(
-                every, "size", wanted={}, front=lost, first=ledger, by_priority=False
-            ).ledger
+                every, "size", wanted={}, front=lost, first=assignment, by_priority=False
+            ).assignment
 
-        least, ledger = most(counted, limits, self.known, until, many=many, whole=whole)
-        weight = _weight(job for job in may if ledger and job.index in ledger.seats)
+        least, assignment = most(counted, limits, self.known, until, many=many, whole=whole)
+        weight = _weight(job for job in may if assignment and job.index in assignment.seats)
         taken = weight > seated * (1 + (gain or 0))
         # Where those that stay have to stay, more weight than the bound cannot be seated.
         lightest = 0.99 * min((job.weight for job in may if not found.seats(job)), default=0)
         proved = -least < (weight if taken else seated) * (1 - SKEW) + lightest
-        proved = proved and all(self.passes.stays(self.board.jobs[i], found) for i in fixed)
-        if ledger is None or not taken:
-            return None, proved, proved or ledger is not None
-        Tidy(ledger).run()
-        return Seating(ledger, []), proved, True
+        proved = proved and all(self.passes.stays(self.catalog.jobs[i], found) for i in fixed)
+        if assignment is None or not taken:
+            return None, proved, proved or assignment is not None
+        Tidy(assignment).run()
+        return Seating(assignment, []), proved, True
 
     def _kept(self, jobs: Sequence[Job], level: int, found: Seating) -> list[Job]:
         """The seated tasks that keep their places though others of a priority have none."""
@@ -195,7 +197,7 @@ class Admission:
         none: set[object] = set()
         for job in sorted(left, key=lambda j: self.passes.orders.key(j, "size", frozenset())):
             key = job.likeness
-            if key in failed or job.index in best.ledger.seats:
+            if key in failed or job.index in best.assignment.seats:
                 continue
             keep = self._kept(jobs, job.task.priority, best)
             effort += (len(ORDERS) + len(LAST_RESORTS)) * (len(keep) + 1)
@@ -205,7 +207,7 @@ class Admission:
             if found is None:
                 found, proved = self._loosely(best, job, keep)
                 none.update({key} if proved else ())
-            if found is None and len(self.board.jobs) > self.passes.few:
+            if found is None and len(self.catalog.jobs) > self.passes.few:
                 break  # this is about tasks that all had places: without one of them it is of no use
             if found is None:
                 failed.add(key)
@@ -224,29 +226,31 @@ class Admission:
             return None, False
         if self._lacks_volumes(job):
             return None, True
-        base = base_for(self.passes.start, best.ledger, kept)
+        base = base_for(self.passes.start, best.assignment, kept)
         counted = self.passes.counted(base, [j for j in others if j.index not in kept], best, [job])
         counted.loose = loose
         limits = replace(self.passes.seats, work=self.passes.least_seating)
-        least, ledger = most(counted, limits, self.known, self.known.drawn + limits.work, many=False)
+        least, assignment = most(counted, limits, self.known, self.known.drawn + limits.work, many=False)
         none = -least < counted.worth
-        if ledger is None or none:
+        if assignment is None or none:
             # It may fit where one of those that pin nodes takes another of these.
-            return None, none and all(self.passes.stays(self.board.jobs[index], best) for index in kept)
-        found = self.passes.whole(ledger, sorted(asked, key=lambda j: j.index))
+            return None, none and all(self.passes.stays(self.catalog.jobs[index], best) for index in kept)
+        found = self.passes.whole(assignment, sorted(asked, key=lambda j: j.index))
         return (None if found.left else found), False
 
     def _lacks_volumes(self, job: Job) -> bool:
         """Whether there are too few volumes for the ranks of a task, wherever these lie together."""
         mounts, claims = job.ask.want.mounts, self.passes.start.claims
-        domains = [self.board.places_in(job.request, domain) for domain in self.board.domains(job.request)]
-        return all(are_too_few(mounts, places, self.board.volumes, claims) for places in domains)
+        domains = [
+            self.catalog.places_in(job.request, domain) for domain in self.catalog.domains(job.request)
+        ]
+        return all(are_too_few(mounts, places, self.catalog.volumes, claims) for places in domains)
 
     def _rest(self, found: Seating, jobs: Sequence[Job], before: Seating) -> Seating:
         """Seat beside `found` what else can be had, first of all what was seated before."""
-        rest = [j for j in jobs if j.index not in found.ledger.seats]
-        front = {j.likeness for j in rest if j.index in before.ledger.seats}
-        return self.passes.seat(jobs, "size", wanted={}, front=front, first=found.ledger)
+        rest = [j for j in jobs if j.index not in found.assignment.seats]
+        front = {j.likeness for j in rest if j.index in before.assignment.seats}
+        return self.passes.seat(jobs, "size", wanted={}, front=front, first=found.assignment)
 
     def _with(self, job: Job, others: Sequence[Job]) -> Seating | None:
         """An outcome that seats a task and all the others: then their priorities do not matter."""
@@ -270,10 +274,10 @@ class Admission:
         until = self.known.drawn + self.passes.least_seating
         return self._most(best, others, free, [job], gain=None, until=until)[0] if job in free else None
 
-    def _beginning(self, start: Ledger, home: tuple[str, Home]) -> Ledger:
-        """A ledger of which one cluster fleet begins at one place."""
+    def _beginning(self, start: Assignment, home: tuple[str, Home]) -> Assignment:
+        """An assignment of which one cluster fleet begins at one place."""
         new = start.copy()
-        new.begin = {**new.begin, home[0]: frozenset((home[1],))}
+        new.allowed_homes = {**new.allowed_homes, home[0]: frozenset((home[1],))}
         return new
 
     def _rounds(self, best: Seating, jobs: Sequence[Job]) -> Seating:
@@ -300,7 +304,7 @@ class Admission:
     ) -> tuple[Seating, str]:
         """The best of one pass by size and one of each other order, and its order."""
         # What is free is launched as small as may be: where few may be launched, that leaves some out.
-        free = any(not self.board.kinds[option.kind].cost for option in self.board.options)
+        free = any(not self.catalog.kinds[option.kind].cost for option in self.catalog.options)
         order = "size"
         for other in (*ORDERS, *LAST_RESORTS) if free else ORDERS:
             found = self.passes.seat(jobs, other, wanted=wanted)

@@ -6,23 +6,23 @@ import functools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
+from declarative.placement.assignment import Assignment
 from declarative.placement.cover import Cover, Ground, Try, carry_out, choose
-from declarative.placement.ledger import Ledger
-from declarative.placement.requests import Domain, Job, is_spread
-from declarative.placement.types import Place
+from declarative.placement.demand import Domain, Job, is_spread
+from declarative.placement.problem import Place
 from declarative.placement.volumes import Binding, Matching, bindings, near, serves
 
 
 class Special:
     """One try. Ranks that can stay where they were do; all others go in groups that reach the same places."""
 
-    def __init__(self, ledger: Ledger, job: Job, domain: Domain) -> None:
-        self.ledger = ledger
-        self.board = ledger.board
+    def __init__(self, assignment: Assignment, job: Job, domain: Domain) -> None:
+        self.assignment = assignment
+        self.catalog = assignment.catalog
         self.job = job
         self.domain = domain
         self.mounts = job.ask.want.mounts
-        self.places = self.board.places_in(job.request, domain)
+        self.places = self.catalog.places_in(job.request, domain)
         self.spread = job.task.spread if is_spread(job.task) else None
         self.beside: set[int] = set()
         """The nodes of ranks that are seated, if they are to be spread…"""
@@ -30,7 +30,7 @@ class Special:
         """…and the kinds that lie where those do."""
 
     def run(self, *, keep: bool = False) -> Try:
-        """What comes of it. The ledger is left as it was, unless it is to `keep` what succeeds."""
+        """What comes of it. The assignment is left as it was, unless it is to `keep` what succeeds."""
         self.beside, self.barred = set(), set()
         stays = self.stays()
         bound, failed = self._bind(stays)
@@ -67,30 +67,30 @@ class Special:
                 continue
             if self.spread and any(n == node or self._share(node, n) for n in out.values()):
                 continue
-            kind = self.ledger.kind_of[node]
-            idle = free.get(node, self.ledger.free[node])
-            if idle >= (self.board.kinds[kind].total if whole else fit[kind]):
+            kind = self.assignment.kind_of[node]
+            idle = free.get(node, self.assignment.free[node])
+            if idle >= (self.catalog.kinds[kind].total if whole else fit[kind]):
                 out[rank] = node
                 free[node] = idle - fit[kind]
         return out
 
     def _usable(self, name: str) -> int | None:
         """The number of a node of the domain that takes work and would hold a rank if it were idle."""
-        node, pins = self.board.index.get(name), self.job.task.instances
-        if node is None or not self.ledger.open[node] or (pins and name not in pins):
+        node, pins = self.catalog.index.get(name), self.job.task.instances
+        if node is None or not self.assignment.open[node] or (pins and name not in pins):
             return None
-        kind = self.ledger.kind_of[node]
-        fits = kind in self.job.request.fit and self.board.inside(self.domain, kind)
+        kind = self.assignment.kind_of[node]
+        fits = kind in self.job.request.fit and self.catalog.inside(self.domain, kind)
         return node if fits else None
 
     def _share(self, node: int, other: int) -> bool:
         """Whether two nodes lie at one place of the level that ranks are spread over."""
-        return self.ledger.kind_of[other] in self._near(node)
+        return self.assignment.kind_of[other] in self._near(node)
 
     def _near(self, node: int) -> Collection[int]:
         """The kinds of nodes at one place of the level that ranks are spread over with a node."""
         alone = self.spread in (None, "node")
-        return () if alone else self.board.near(str(self.spread), self.ledger.kind_of[node])
+        return () if alone else self.catalog.near(str(self.spread), self.assignment.kind_of[node])
 
     def _part(self, node: int) -> None:
         """Keep other ranks away from where a rank is seated."""
@@ -108,8 +108,8 @@ class Special:
         for rank in range(self.job.ranks):
             places = self.places
             if rank in stays:
-                places = (self.board.place_of[self.ledger.kind_of[stays[rank]]],)
-            options[rank] = bindings(self.mounts[rank], places, self.board.volumes, self.ledger.claims)
+                places = (self.catalog.place_of[self.assignment.kind_of[stays[rank]]],)
+            options[rank] = bindings(self.mounts[rank], places, self.catalog.volumes, self.assignment.claims)
         if self.job.ranks == 1 and options[0] and all(b.volumes == options[0][0].volumes for b in options[0]):
             return {0: options[0][0]}, None  # there is nothing to match
         price = functools.cache(self._price)
@@ -127,46 +127,46 @@ class Special:
         """How many ranks a place holds."""
         if self.spread == "node":
             return self._nodes(place)
-        self.ledger.log = []
+        self.assignment.log = []
         choice = self._ask(self.job.ranks, frozenset((place,)))
-        self.ledger.undo()
+        self.assignment.undo()
         room = self.job.ranks - choice.short
         return min(1, room) if self.spread else room
 
     def _site(self, place: Place) -> object:
         """Where a place lies at the level that ranks are spread over: one rank goes there."""
-        fit, place_of = self.job.request.fit, self.board.place_of
+        fit, place_of = self.job.request.fit, self.catalog.place_of
         if self.spread in (None, "node"):
             return place
-        here = (self.board.kinds[kind] for kind in fit if place_of[kind] == place)
+        here = (self.catalog.kinds[kind] for kind in fit if place_of[kind] == place)
         sites = {(kind.backend, kind.region, kind.at(self.spread)) for kind in here}
         return sites.pop() if len(sites) == 1 else place
 
     def _nodes(self, place: Place) -> int:
         """How many nodes of a place hold a rank each."""
-        self.ledger.log, beside = [], self.beside
+        self.assignment.log, beside = [], self.beside
         self.beside = set(beside)
         count = 0
         while count < self.job.ranks:
             choice = self._ask(1, frozenset((place,)))
             if choice.short:
                 break
-            self.beside.update(carry_out(self.ledger, choice, 1))
+            self.beside.update(carry_out(self.assignment, choice, 1))
             count += 1
-        self.ledger.undo()
+        self.assignment.undo()
         self.beside = beside
         return count
 
     def _price(self, place: Place) -> tuple[int, float]:
         """What one rank costs in a place; places without room come last."""
-        self.ledger.log = []
+        self.assignment.log = []
         choice = self._ask(1, frozenset((place,)))
-        self.ledger.undo()
+        self.assignment.undo()
         return (choice.short, choice.cost)
 
     def _reach(self, binding: Binding) -> frozenset[Place]:
         """The places from which a rank reaches its volumes."""
-        found = [self.board.volumes[v] for v in binding.volumes.values()]
+        found = [self.catalog.volumes[v] for v in binding.volumes.values()]
         return frozenset(p for p in near(self.places, found[:1]) if all(serves(at, p) for at in found))
 
     # Seating
@@ -179,13 +179,13 @@ class Special:
         *,
         keep: bool,
     ) -> Try:
-        ledger = self.ledger
-        ledger.log = []
+        assignment = self.assignment
+        assignment.log = []
         self.beside, self.barred = set(), set()
         out = Try(domain=self.domain)
         for rank, node in stays.items():
             ground = Ground(domain=self.domain, nodes=(node,), reuse=True)
-            carry_out(ledger, choose(ledger, self.job.request, 1, ground), 1)
+            carry_out(assignment, choose(assignment, self.job.request, 1, ground), 1)
             out.nodes[rank] = node
             self._part(node)
         for places, ranks in self._groups(stays, reach):
@@ -196,9 +196,9 @@ class Special:
         if out.failed is None:
             out.volumes = {r: b.volumes for r, b in bound.items()}
         if keep and out.failed is None:
-            ledger.log = None
+            assignment.log = None
         else:
-            ledger.undo()
+            assignment.undo()
         return out
 
     def _groups(
@@ -219,7 +219,7 @@ class Special:
     def _group(self, out: Try, ranks: list[int], places: frozenset[Place] | None) -> None:
         choice = self._ask(len(ranks), places)
         seated = len(ranks) - choice.short
-        nodes = sorted(carry_out(self.ledger, choice, seated))
+        nodes = sorted(carry_out(self.assignment, choice, seated))
         out.nodes |= dict(zip(ranks, nodes, strict=False))
         for node in nodes:
             self._part(node)
@@ -230,17 +230,17 @@ class Special:
             out.failed = ranks[seated]
 
     def _ask(self, ranks: int, places: frozenset[Place] | None) -> Cover:
-        ledger = self.ledger
+        assignment = self.assignment
         pins = self.job.task.instances
         if not pins:
             ground = self._ground(places)
-            return choose(ledger, self.job.request, ranks, ground)
-        index, open_ = self.board.index, self.ledger.open
+            return choose(assignment, self.job.request, ranks, ground)
+        index, open_ = self.catalog.index, self.assignment.open
         nodes = [index[name] for name in pins if name in index and open_[index[name]]]
-        names = self._owed(self._give_names([n for n in pins if n in self.board.coming], places))
-        nodes += [x.node for x in ledger.launches if x.name in pins]
+        names = self._owed(self._give_names([n for n in pins if n in self.catalog.coming], places))
+        nodes += [x.node for x in assignment.launches if x.name in pins]
         ground = replace(self._ground(places), nodes=nodes, names=names)
-        return choose(ledger, self.job.request, ranks, ground)
+        return choose(assignment, self.job.request, ranks, ground)
 
     def _ground(self, places: frozenset[Place] | None) -> Ground:
         return Ground(
@@ -254,35 +254,37 @@ class Special:
     def _give_names(self, names: list[str], places: frozenset[Place] | None) -> list[str]:
         """Nodes that are launched anyhow get the pinned names, if the task fits there; the names left."""
         left: list[str] = []
-        given = {x.name for x in self.ledger.launches}
+        given = {x.name for x in self.assignment.launches}
         for name in (n for n in names if n not in given):
-            index = next((i for i in range(len(self.ledger.launches)) if self._suits(i, name, places)), None)
+            index = next(
+                (i for i in range(len(self.assignment.launches)) if self._suits(i, name, places)), None
+            )
             if index is None:
                 left.append(name)
             else:
-                self.ledger.name(index, name)
+                self.assignment.name(index, name)
         return left
 
     def _suits(self, index: int, name: str, places: frozenset[Place] | None) -> bool:
         """Whether a launch without a name may have this one, and has room for a rank."""
-        launch = self.ledger.launches[index]
+        launch = self.assignment.launches[index]
         kind = launch.option.kind
-        place = self.board.place_of[kind]
+        place = self.catalog.place_of[kind]
         if place not in (self.places if places is None else places):
             return False
         need = self.job.request.fit.get(kind, 0)
-        wanted = self.board.kinds[kind].total if self.job.request.whole else need
+        wanted = self.catalog.kinds[kind].total if self.job.request.whole else need
         mine = launch.name is None and launch.option.fleet == name.rpartition("-")[0]
         if launch.option.offer.name not in (None, name):
             return False
-        return mine and need > 0 and self.ledger.free[launch.node] >= wanted
+        return mine and need > 0 and self.assignment.free[launch.node] >= wanted
 
     def _owed(self, names: list[str]) -> list[str]:
         """As many of them as their fleets still launch for themselves; a pin is no reason to launch more."""
-        left, out = dict(self.ledger.owed), []
+        left, out = dict(self.assignment.baseline_left), []
         for name in names:
             fleet = name.rpartition("-")[0]
-            if left[fleet] > 0 or name in self.board.fleets[fleet].free_names:
+            if left[fleet] > 0 or name in self.catalog.fleets[fleet].free_names:
                 left[fleet] -= 1
                 out.append(name)
         return out

@@ -14,11 +14,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from declarative.placement.board import Option
+from declarative.placement.assignment import UNLIMITED, Assignment
+from declarative.placement.catalog import LaunchOption
 from declarative.placement.cutting import Class, GangGroup, Piece, Stock, columns_of, cut, cut_roughly
-from declarative.placement.ledger import UNLIMITED, Ledger
-from declarative.placement.program import Program
-from declarative.placement.requests import (
+from declarative.placement.demand import (
     ANYWHERE,
     Area,
     Domain,
@@ -26,7 +25,8 @@ from declarative.placement.requests import (
     are_few_apart,
     is_spread,
 )
-from declarative.placement.types import Place
+from declarative.placement.problem import Place
+from declarative.placement.program import Program
 from declarative.placement.volumes import free_volumes, serves
 
 Reach = frozenset[Place] | None
@@ -57,24 +57,24 @@ UNKNOWN = 4
 
 
 class Counted:
-    """One board with the tasks that are to be seated on `base`, where all others have their places."""
+    """One catalog with the tasks that are to be seated on `base`, where all others have their places."""
 
     rough = False
     """Whether it is not told how nodes with many blocks are cut. There are far fewer columns then, and bounds
     hold; but of what a solution gives to these nodes, some ranks may find no place there.
     """
     values: Sequence[float] = ()
-    """The last solution of which a ledger was made."""
+    """The last solution of which an assignment was made."""
     loose: Collection[int] = ()
     """Tasks that are counted and not seated, by their index: the program does not know all of their rules."""
     seated: Collection[int] = ()
     """The tasks that the last solution has a place for, by their index, the loose ones too."""
-    incumbent: Ledger | None = None
+    incumbent: Assignment | None = None
     """Where the tasks sit that were seated one after the other."""
 
     def __init__(
         self,
-        base: Ledger,
+        base: Assignment,
         jobs: Sequence[Job],
         least: Mapping[str, int],
         columns: int,
@@ -87,7 +87,7 @@ class Counted:
         `each`: stocks of which nodes are told from each other though they are alike, by their `source`.
         """
         self.jobs, self.may, self.columns = jobs, may, columns
-        self.base, self.board, self.least = base, base.board, least
+        self.base, self.catalog, self.least = base, base.catalog, least
         self.uncut = Program()
         """The program without how nodes are cut."""
         self.lossy = set[int]()
@@ -107,7 +107,7 @@ class Counted:
         self.runs: list[tuple[GangGroup, Domain, int]] = []
         self.homes: dict[int, Collection[int]] = {}
         """Columns that say where cluster fleets begin, with those of the nodes that they launch there."""
-        self.beaten: dict[Option, Option] = {}
+        self.beaten: dict[LaunchOption, LaunchOption] = {}
         """Offers that no plan needs, and what holds as much in their stead."""
         self.worth = 0.99 * min((job.weight for job in may), default=0)
         """Less weight than that is none of the tasks that may be left out; 0 if all have to be seated."""
@@ -210,11 +210,11 @@ class Counted:
 
     def _buy(self, most: float, *, free: bool) -> None:
         """A column for the nodes of each stock; launches have a price if they are not `free`."""
-        prices = [self.board.kinds[s.kind].cost for s in self.stocks if s.option]
+        prices = [self.catalog.kinds[s.kind].cost for s in self.stocks if s.option]
         dear = UNKNOWN * max(filter(math.isfinite, prices), default=1.0)
         for stock in self.stocks:
             paid = stock.option and not free
-            price = min(self.board.kinds[stock.kind].cost, dear) if paid else 0.0
+            price = min(self.catalog.kinds[stock.kind].cost, dear) if paid else 0.0
             self.bought.append(self.uncut.column(price, min(stock.most, most)))
 
     def _demand_all(self, columns: float) -> bool:
@@ -234,21 +234,21 @@ class Counted:
         base = self.base
         out = [
             Stock(kind, idle, len(ids), None)
-            for kind, pile in sorted(base.piles.items())
+            for kind, pile in sorted(base.idle_by_size.items())
             for idle, ids in sorted(pile.items())
         ]
-        for option in self.board.options:
-            room, left = base.room[option.fleet], base.left[option.quota]
+        for option in self.catalog.options:
+            room, left = base.fleet_room[option.fleet], base.quota_left[option.quota]
             most = min(UNLIMITED if room is None else room, UNLIMITED if left is None else left)
-            homes = base.bound.get(option.fleet)
+            homes = base.cluster_homes.get(option.fleet)
             if most > 0 and not (homes and homes - {option.home}):
-                out.append(Stock(option.kind, self.board.kinds[option.kind].total, most, option))
+                out.append(Stock(option.kind, self.catalog.kinds[option.kind].total, most, option))
         return out
 
     # What is asked for
 
     def _add(self, job: Job, *, optional: bool = False) -> None:
-        domains = self.board.domains(job.request)
+        domains = self.catalog.domains(job.request)
         numbers = [self._piece(job, self._reach(job, rank)) for rank in range(job.ranks)]
         spread = job.task.spread if self.few_apart and is_spread(job.task) else None
         if domains == [ANYWHERE] and not optional and not spread:
@@ -266,17 +266,17 @@ class Counted:
 
     def _reach(self, job: Job, rank: int) -> Reach:
         mounts = job.ask.want.mounts
-        volumes = self.board.volumes
+        volumes = self.catalog.volumes
         if not any(mounts) or not mounts[rank]:
             return None
         free = free_volumes(mounts[rank], volumes, self.base.claims)
-        places = dict.fromkeys(self.board.place_of[kind] for kind in self.kinds)
+        places = dict.fromkeys(self.catalog.place_of[kind] for kind in self.kinds)
         return frozenset(p for p in places if all(any(serves(at, p) for _, at in own) for own in free))
 
     def _piece(self, job: Job, reach: Reach) -> int:
         key = (id(job.request), reach, job.reuse)
         if key not in self._numbers:
-            place_of = self.board.place_of
+            place_of = self.catalog.place_of
             takes = {
                 kind: need
                 for kind in self.kinds
@@ -291,11 +291,11 @@ class Counted:
 
     def _leave_out_beaten(self, *, free: bool) -> None:
         """Leave out offers that no plan needs: one without a limit holds as much, cheaper or `free`."""
-        kinds, takes, site = self.board.kinds, self._takes(), self._sites()
+        kinds, takes, site = self.catalog.kinds, self._takes(), self._sites()
         if free:  # else they are in the order of their prices
             sizes = {kind: (-len(own), sum(own.values())) for kind, own in takes.items()}
             self.stocks.sort(key=lambda stock: (-stock.idle, sizes[stock.kind]))
-        unlimited: dict[object, list[Option]] = defaultdict(list)
+        unlimited: dict[object, list[LaunchOption]] = defaultdict(list)
         left: list[Stock] = []
         for stock in self.stocks:
             kind, option = stock.kind, stock.option
@@ -307,19 +307,19 @@ class Counted:
                 if other := next(better, None):
                     self.beaten[option] = other
                     continue
-                if self.base.left[option.quota] is None and len(own) < MOST_CHEAPER:
+                if self.base.quota_left[option.quota] is None and len(own) < MOST_CHEAPER:
                     own.append(option)
             left.append(stock)
         self.stocks = left
 
     def _sites(self) -> dict[int, tuple[frozenset[Area | None], str | None]]:
         """Kind → where it lies, at each level at which gangs lie together, and who made its GPUs."""
-        domains = [domain for gang in self.gangs.values() for domain in self.board.domains(gang.request)]
+        domains = [domain for gang in self.gangs.values() for domain in self.catalog.domains(gang.request)]
         apart = {gang.spread for gang in self.gangs.values()} - {None, "node"}
         levels = sorted({domain.area.level for domain in domains if domain.area}.union(filter(None, apart)))
-        makers = any(gang.request.apart for gang in self.gangs.values())
-        areas = [self.board.areas(level) for level in levels]
-        maker = self.board.maker_of if makers else [None] * len(self.board.kinds)
+        makers = any(gang.request.one_vendor for gang in self.gangs.values())
+        areas = [self.catalog.areas(level) for level in levels]
+        maker = self.catalog.maker_of if makers else [None] * len(self.catalog.kinds)
         return {kind: (frozenset(of[kind] for of in areas), maker[kind]) for kind in self.kinds}
 
     def _classes(self) -> list[Class]:
@@ -373,7 +373,7 @@ class Counted:
         runs: dict[int, float] = {}
         value = gang.value * (1 - SKEW * self.weighed / len(self.gangs))
         self.weighed += 1
-        for domain in self.board.domains(gang.request):
+        for domain in self.catalog.domains(gang.request):
             here = [self.classes[i].takes for i in self._of_domain(domain)]
             if not all(any(number in takes for takes in here) for number in gang.parts):
                 continue
@@ -438,14 +438,14 @@ class Counted:
                 homes[stock.option.fleet][stock.option.home][column] = 1.0
         base = self.base
         for quota, terms in quotas.items():
-            left = base.left[quota]  # type: ignore[index]
+            left = base.quota_left[quota]  # type: ignore[index]
             if left is not None:
                 self.uncut.row(0, left, terms)
         for fleet, terms in fleets.items():
-            least, room = self.least.get(fleet, 0), _or_inf(base.room[fleet])
+            least, room = self.least.get(fleet, 0), _or_inf(base.fleet_room[fleet])
             if least or room < math.inf:
                 self.uncut.row(least, room, terms)
-            if not base.bound.get(fleet, True) and len(homes[fleet]) > 1:
+            if not base.cluster_homes.get(fleet, True) and len(homes[fleet]) > 1:
                 self._one_home(homes[fleet].values(), min(room, self.most))
 
     def _launch_for_others(self) -> None:

@@ -1,6 +1,6 @@
 """Where a number of ranks with one request go: idle blocks first, the tightest fit first; then launches.
 
-A choice changes nothing: it is compared with others first, and carried out by the ledger.
+A choice changes nothing: it is compared with others first, and carried out by the assignment.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import field
 from typing import Any
 
 from declarative.model.record import struct
-from declarative.placement.board import Board, Home, Option
-from declarative.placement.ledger import UNLIMITED, Buy, Ledger, Pick
-from declarative.placement.requests import ANYWHERE, Domain, Request, Traits
-from declarative.placement.types import Place, Quota
+from declarative.placement.assignment import UNLIMITED, Assignment, Buy, Pick
+from declarative.placement.catalog import Catalog, Home, LaunchOption
+from declarative.placement.demand import ANYWHERE, Domain, Request, Traits
+from declarative.placement.problem import Place, Quota
 
 DEAR = 1e9
 """What an unknown price counts as, USD an hour: more than any that is known."""
@@ -59,10 +59,14 @@ class Cover:
 
 
 def choose(
-    ledger: Ledger, request: Request, ranks: int, ground: Ground, wanted: Mapping[int, int] | None = None
+    assignment: Assignment,
+    request: Request,
+    ranks: int,
+    ground: Ground,
+    wanted: Mapping[int, int] | None = None,
 ) -> Cover:
     """Where `ranks` ranks go. `wanted` says of each kind how many blocks are asked for by all tasks."""
-    slots = _slots(ledger, request, ground, wanted or {})
+    slots = _slots(assignment, request, ground, wanted or {})
     heapq.heapify(slots)  # a few are taken of many
     picks: list[Pick] = []
     left, waste = ranks, 0.0
@@ -76,8 +80,8 @@ def choose(
     buys: list[Buy] = []
     cost = 0.0
     area = ground.domain.area
-    if left > 0 and ground.kinds is None and (area is None or ledger.room[area.fleet] != 0):
-        buys, cost, left = _buy(ledger, request, left, ground)
+    if left > 0 and ground.kinds is None and (area is None or assignment.fleet_room[area.fleet] != 0):
+        buys, cost, left = _buy(assignment, request, left, ground)
     return Cover(picks=tuple(picks), buys=tuple(buys), cost=cost, waste=waste, short=left)
 
 
@@ -85,86 +89,86 @@ Slot = tuple[tuple[object, ...], int, int, int, int, int, int | None]
 """Key, kind, idle blocks a node, nodes, ranks a node, blocks a rank, the one node that it is."""
 
 
-def _slots(ledger: Ledger, request: Request, ground: Ground, wanted: Mapping[int, int]) -> list[Slot]:
+def _slots(assignment: Assignment, request: Request, ground: Ground, wanted: Mapping[int, int]) -> list[Slot]:
     """Places among what is there, in no order: the least is the best."""
-    board = ledger.board
+    catalog = assignment.catalog
     if ground.nodes is not None:
-        return _slots_of_nodes(ledger, request, ground)
+        return _slots_of_nodes(assignment, request, ground)
     out: list[Slot] = []
-    piles, traits, barred, only = ledger.piles, board.traits, ground.barred, ground.kinds
+    piles, traits, barred, only = assignment.idle_by_size, catalog.traits, ground.barred, ground.kinds
     whole = request.whole
-    kinds = board.kinds_at(request, ground.domain, ground.places)
+    kinds = catalog.kinds_at(request, ground.domain, ground.places)
     # Written out: with a thousand unlike hosts this is done a million times.
-    for kind, need in itertools.chain(kinds, _new_kinds(ledger, request, ground)):
+    for kind, need in itertools.chain(kinds, _new_kinds(assignment, request, ground)):
         pile = piles.get(kind)
         if not pile or kind in barred or (only is not None and kind not in only):
             continue
-        of_kind = traits.get((kind, need)) or _traits(board, request, kind)
+        of_kind = traits.get((kind, need)) or _traits(catalog, request, kind)
         least = of_kind.total if whole else need
         for free, ids in pile.items():
             if free >= least:
                 key = _key(request, kind, free, wanted.get(kind, 0), of_kind)
                 out.append((key, kind, free, len(ids), 1 if whole else free // need, need, None))
-    return _apart(ledger, out, ground.beside) if ground.beside else out
+    return _apart(assignment, out, ground.beside) if ground.beside else out
 
 
-def _apart(ledger: Ledger, slots: list[Slot], beside: Collection[int]) -> list[Slot]:
+def _apart(assignment: Assignment, slots: list[Slot], beside: Collection[int]) -> list[Slot]:
     """One node of each slot, and one rank on it: ranks that are to be spread are seated one by one."""
     out: list[Slot] = []
     for key, kind, free, _, _, need, _ in slots:
-        ids = ledger.piles[kind][free]
+        ids = assignment.idle_by_size[kind][free]
         node = next((-n for n in reversed(ids) if -n not in beside), None)
         if node is not None:
             out.append((key, kind, free, 1, 1, need, node))
     return out
 
 
-def _on_ground(board: Board, ground: Ground, kind: int) -> bool:
+def _on_ground(catalog: Catalog, ground: Ground, kind: int) -> bool:
     """Whether nodes of a kind lie where is looked, and are not ruled out."""
-    if kind in ground.barred or not board.inside(ground.domain, kind):
+    if kind in ground.barred or not catalog.inside(ground.domain, kind):
         return False
-    return ground.places is None or board.place_of[kind] in ground.places
+    return ground.places is None or catalog.place_of[kind] in ground.places
 
 
-def _new_kinds(ledger: Ledger, request: Request, ground: Ground) -> Iterator[tuple[int, int]]:
+def _new_kinds(assignment: Assignment, request: Request, ground: Ground) -> Iterator[tuple[int, int]]:
     """Kinds of which there are only nodes that were launched before."""
-    board = ledger.board
+    catalog = assignment.catalog
     area = ground.domain.area
     for kind in (
-        ledger.new_kinds.get(area.fleet, ())
+        assignment.new_kinds.get(area.fleet, ())
         if area
-        else itertools.chain.from_iterable(ledger.new_kinds.values())
+        else itertools.chain.from_iterable(assignment.new_kinds.values())
     ):
         need = request.fit.get(kind)
-        if need and _on_ground(board, ground, kind):
+        if need and _on_ground(catalog, ground, kind):
             yield kind, need
 
 
-def _slots_of_nodes(ledger: Ledger, request: Request, ground: Ground) -> list[Slot]:
-    board = ledger.board
+def _slots_of_nodes(assignment: Assignment, request: Request, ground: Ground) -> list[Slot]:
+    catalog = assignment.catalog
     out: list[Slot] = []
     for node in sorted(ground.nodes or ()):
-        kind, free = ledger.kind_of[node], ledger.free[node]
+        kind, free = assignment.kind_of[node], assignment.free[node]
         need = request.fit.get(kind, 0)
-        if not need or node in ground.beside or not _on_ground(board, ground, kind):
+        if not need or node in ground.beside or not _on_ground(catalog, ground, kind):
             continue
-        if free >= (board.kinds[kind].total if request.whole else need):
-            key = (*_key(request, kind, free, 0, _traits(board, request, kind)), node)
+        if free >= (catalog.kinds[kind].total if request.whole else need):
+            key = (*_key(request, kind, free, 0, _traits(catalog, request, kind)), node)
             per = 1 if request.whole else free // need
             out.append((key, kind, free, 1, per, need, node))
     return out
 
 
-def _traits(board: Board, request: Request, kind: int) -> Traits:
+def _traits(catalog: Catalog, request: Request, kind: int) -> Traits:
     """What of a kind matters to a request and does not change."""
     need = request.fit[kind]
-    found = board.traits.get((kind, need))
+    found = catalog.traits.get((kind, need))
     if found is None:
-        of = board.kinds[kind]
+        of = catalog.kinds[kind]
         shape = of.shape
         cpu, memory, gpus = (need * each // of.total for each in (shape.cpu, shape.memory_mib, shape.gpus))
-        rest = (of.cost, cpu, memory, board.gpu_order[kind])
-        found = board.traits[kind, need] = Traits(need, gpus, of.total, rest)
+        rest = (of.cost, cpu, memory, catalog.gpu_order[kind])
+        found = catalog.traits[kind, need] = Traits(need, gpus, of.total, rest)
     return found
 
 
@@ -181,9 +185,9 @@ def _key(request: Request, kind: int, free: int, wanted: int, traits: Traits) ->
     return (gpus, free == total, wanted, free % need, free, rest, kind)
 
 
-def _buy(ledger: Ledger, request: Request, left: int, ground: Ground) -> tuple[list[Buy], float, int]:
+def _buy(assignment: Assignment, request: Request, left: int, ground: Ground) -> tuple[list[Buy], float, int]:
     """The launches that hold `left` ranks: again and again the best offer by what it would hold."""
-    market = Market(ledger, request, ground)
+    market = Market(assignment, request, ground)
     buys: list[Buy] = []
     cost = 0.0
     while left > 0:
@@ -204,9 +208,9 @@ class Market:
     Nodes that a fleet launches for itself anyway cost only what is above its cheapest.
     """
 
-    def __init__(self, ledger: Ledger, request: Request, ground: Ground) -> None:
-        self.ledger = ledger
-        self.kinds = ledger.board.kinds
+    def __init__(self, assignment: Assignment, request: Request, ground: Ground) -> None:
+        self.assignment = assignment
+        self.kinds = assignment.catalog.kinds
         self.reuse = ground.reuse
         self.names = None if ground.names is None else list(ground.names)
         self.by_fleet: dict[str, int] = {}
@@ -214,16 +218,20 @@ class Market:
         self.home: dict[str, Home] = {}
         self.request, self.ground = request, ground
         # What a fleet owes itself costs only what is above its cheapest: so much less than it says.
-        fleets = (ground.domain.area.fleet,) if ground.domain.area else ledger.owed
-        owing = [min(ledger.base[f], DEAR) for f in fleets if ledger.owed[f] > 0 and f in ledger.base]
+        fleets = (ground.domain.area.fleet,) if ground.domain.area else assignment.baseline_left
+        owing = [
+            min(assignment.base[f], DEAR)
+            for f in fleets
+            if assignment.baseline_left[f] > 0 and f in assignment.base
+        ]
         self.discount = max(owing, default=0.0)
 
     def best(self, ranks: int) -> tuple[Buy, float] | None:
         """What to launch for so many ranks, and its price: the cheapest by what it would hold."""
-        best: tuple[tuple[Any, ...], Option, int, int, int, str | None] | None = None
-        ledger = self.ledger
-        roomy, room, left = ledger.roomy, ledger.room, ledger.left
-        for option, need, per in ledger.board.options_in(self.request, self.ground.domain):
+        best: tuple[tuple[Any, ...], LaunchOption, int, int, int, str | None] | None = None
+        assignment = self.assignment
+        roomy, room, left = assignment.roomy, assignment.fleet_room, assignment.quota_left
+        for option, need, per in assignment.catalog.options_in(self.request, self.ground.domain):
             least = min(self.kinds[option.kind].cost, DEAR) - self.discount
             if best is not None and not roomy and least / ranks > best[0][0]:
                 break  # the cheapest come first: none that follows can be better
@@ -242,10 +250,10 @@ class Market:
         (_, price, *_), option, need, per, most, name = best
         return Buy(option, max(1, min(most, ranks // per)), per, need, name), price
 
-    def _offered(self, option: Option) -> tuple[int, float, str | None]:
+    def _offered(self, option: LaunchOption) -> tuple[int, float, str | None]:
         """How many of it may be launched here at once, at what price each, and under which pinned name."""
         places = self.ground.places
-        if places is not None and self.ledger.board.place_of[option.kind] not in places:
+        if places is not None and self.assignment.catalog.place_of[option.kind] not in places:
             return 0, 0.0, None
         name = self._name(option)
         if option.kind in self.ground.barred or (self.names is not None and name is None):
@@ -253,7 +261,7 @@ class Market:
         most, price = self._of(option)
         return (most if name is None else min(most, 1)), price, name
 
-    def _size(self, option: Option, per: int, ranks: int, price: float) -> tuple[float, ...]:
+    def _size(self, option: LaunchOption, per: int, ranks: int, price: float) -> tuple[float, ...]:
         """What to prefer at one price, for so many ranks on a node that holds `per`.
 
         What is paid for: the node that others can use too (`tidy` makes it smaller if nobody does). What is
@@ -272,12 +280,12 @@ class Market:
         option = buy.option
         self.by_fleet[option.fleet] = self.by_fleet.get(option.fleet, 0) + buy.count
         self.by_quota[option.quota] = self.by_quota.get(option.quota, 0) + buy.count
-        if option.fleet in self.ledger.bound:
+        if option.fleet in self.assignment.cluster_homes:
             self.home[option.fleet] = option.home
         if buy.name is not None and self.names is not None:
             self.names.remove(buy.name)
 
-    def _name(self, option: Option) -> str | None:
+    def _name(self, option: LaunchOption) -> str | None:
         """The first pinned name that is a name of the option's fleet."""
         if not self.names:
             return None
@@ -286,20 +294,20 @@ class Market:
             return own if own in self.names else None
         return next((n for n in self.names if n.rpartition("-")[0] == option.fleet), None)
 
-    def _of(self, option: Option) -> tuple[int, float]:
+    def _of(self, option: LaunchOption) -> tuple[int, float]:
         """How many of it can be had, and at what price each."""
-        ledger = self.ledger
-        if self.home.get(option.fleet, option.home) != option.home or ledger.astray(option):
+        assignment = self.assignment
+        if self.home.get(option.fleet, option.home) != option.home or assignment.astray(option):
             return 0, 0.0
         sold = self.by_fleet.get(option.fleet, 0)
-        room, left = ledger.room[option.fleet], ledger.remain(option)
+        room, left = assignment.fleet_room[option.fleet], assignment.remain(option)
         most = UNLIMITED if room is None else room - sold
         if left is not None:
             most = min(most, left - self.by_quota.get(option.quota, 0))
-        owed = ledger.owed[option.fleet] - sold
+        owed = assignment.baseline_left[option.fleet] - sold
         price = min(self.kinds[option.kind].cost, DEAR)
         if owed > 0:
-            return min(most, owed), max(0.0, price - min(ledger.base[option.fleet], DEAR))
+            return min(most, owed), max(0.0, price - min(assignment.base[option.fleet], DEAR))
         return (0, 0.0) if self.reuse else (most, price)
 
 
@@ -330,11 +338,11 @@ class Try:
         return (0, *self.key) if self.failed is None else (1, -len(self.nodes))
 
 
-def carry_out(ledger: Ledger, choice: Cover, ranks: int) -> list[int]:
+def carry_out(assignment: Assignment, choice: Cover, ranks: int) -> list[int]:
     """Seat ranks as a choice says: the node of each."""
     out: list[int] = []
     for pick in choice.picks:
-        out += ledger.take(pick, min(ranks - len(out), pick.count * pick.per))
+        out += assignment.take(pick, min(ranks - len(out), pick.count * pick.per))
     for buy in choice.buys:
-        out += ledger.launch(buy, min(ranks - len(out), buy.count * buy.per))
+        out += assignment.launch(buy, min(ranks - len(out), buy.count * buy.per))
     return out

@@ -14,9 +14,9 @@ from dataclasses import field
 from typing import NamedTuple
 
 from declarative.model.record import struct
-from declarative.placement.board import Option
+from declarative.placement.catalog import LaunchOption
+from declarative.placement.demand import Area, Job, Request
 from declarative.placement.program import Program
-from declarative.placement.requests import Area, Job, Request
 
 MOST_SINGLE = 8
 """So many nodes that are alike are told from each other, where that is needed."""
@@ -31,7 +31,7 @@ class Stock(NamedTuple):
     kind: int
     idle: int
     most: float
-    option: Option | None
+    option: LaunchOption | None
     first: int = 0
     """How many of them come before these…"""
     single: bool = False

@@ -15,7 +15,7 @@ from declarative.model.blocks import Shortfall, fewest, maker_of, makers_named, 
 from declarative.model.diagnostic import and_more
 from declarative.model.spec import Fleet, Isolation, SpotPolicy, Task
 from declarative.model.status import ANY_RUNTIME, BOOTING, HARD, RUNTIMES, NodeState
-from declarative.placement.types import Kind, Node, Rejection
+from declarative.placement.problem import Node, NodeType, Rejection
 
 NAMED = 20
 """How many names a reason lists."""
@@ -54,7 +54,7 @@ def level_of(task: Task, fleet: Fleet) -> str:
     return str(task.same or fleet.same or "zone")
 
 
-def topology_reason(task: Task, fleet: Fleet, kind: Kind) -> Mismatch | None:
+def topology_reason(task: Task, fleet: Fleet, kind: NodeType) -> Mismatch | None:
     """Whether it is known where the kind stands, at the levels that ranks share or are spread over."""
     if task.nodes < 2:
         return None
@@ -66,7 +66,7 @@ def topology_reason(task: Task, fleet: Fleet, kind: Kind) -> Mismatch | None:
     return None
 
 
-def beside_reason(task: Task, kind: Kind, beside: Iterable[Kind]) -> Mismatch | None:
+def beside_reason(task: Task, kind: NodeType, beside: Iterable[NodeType]) -> Mismatch | None:
     """Whether a rank may be there that joins ranks of its task, which stay on nodes of these kinds."""
     level = task.spread
     near = (other for other in beside if (other.backend, other.region) == (kind.backend, kind.region))
@@ -93,7 +93,7 @@ def kept_apart(level: str | None) -> Mismatch:
     return Mismatch("spread", f"another rank of the task has this {level}, and `spread` keeps them apart")
 
 
-def place_reason(task: Task, kind: Kind) -> Mismatch | None:
+def place_reason(task: Task, kind: NodeType) -> Mismatch | None:
     """Whether the task avoids it, backend, region, spot, price, and what the host can do."""
     if task.name in kind.avoided_by:
         return Mismatch("avoided", "the task failed there before, and avoids it while another place fits")
@@ -108,7 +108,7 @@ def place_reason(task: Task, kind: Kind) -> Mismatch | None:
     return price_reason(task.max_price, kind.bound, "the task") or able_reason(task, kind)
 
 
-def able_reason(task: Task, kind: Kind) -> Mismatch | None:
+def able_reason(task: Task, kind: NodeType) -> Mismatch | None:
     """Whether the host can do what the task asks for; what is not known of it is not held against it."""
     if lacks_hard(kind.can, task.isolation):
         unsure = ANY_RUNTIME in (kind.can or ())
@@ -168,7 +168,7 @@ def _names_one_vendor(task: Task) -> bool:
     return gpu is not None and gpu.count.max != 0 and len(makers_named(gpu.names)) < 2
 
 
-def shape_reason(task: Task, kind: Kind) -> Mismatch | None:
+def shape_reason(task: Task, kind: NodeType) -> Mismatch | None:
     """Whether some share of it, or the whole of it for exclusive ranks, satisfies the request."""
     off = misfits(task.resources, kind.shape)
     if not task.whole_nodes:
@@ -198,7 +198,7 @@ def _dimension(item: Shortfall) -> str:
     return item.dimension.removesuffix("_mib").replace("_", " ")
 
 
-def _no_share(task: Task, kind: Kind) -> Mismatch:
+def _no_share(task: Task, kind: NodeType) -> Mismatch:
     """The whole node has enough, and no number of its blocks has just what is asked for."""
     shares = [misfits(task.resources, share(kind.shape, kind.total, n)) for n in range(1, kind.total + 1)]
     first = next((i for i, off in enumerate(shares) if _only_large(off)), len(shares) - 1)
@@ -220,7 +220,7 @@ def _has(number: int) -> str:
     return "has" if number == 1 else "have"
 
 
-def blocks_wanted(task: Task, kind: Kind) -> int:
+def blocks_wanted(task: Task, kind: NodeType) -> int:
     """How many blocks a rank takes there; 0 if it does not fit however idle the node is."""
     if task.whole_nodes:
         return 0 if misfits(task.resources, kind.shape) else kind.total
@@ -249,7 +249,7 @@ def blocks_of_makes(task: Task, makes: Iterable[tuple[int, int, int, int]]) -> d
     return out
 
 
-def block_reason(task: Task, kind: Kind, held: Mapping[int, str]) -> Mismatch | None:
+def block_reason(task: Task, kind: NodeType, held: Mapping[int, str]) -> Mismatch | None:
     """Whether enough blocks are idle; `shape_reason` has said that it fits."""
     wanted, idle = blocks_wanted(task, kind), kind.total - len(held)
     if idle >= wanted:

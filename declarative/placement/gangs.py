@@ -8,12 +8,12 @@ from dataclasses import field
 
 from declarative.model.record import struct
 from declarative.model.state import rank_name
-from declarative.placement.board import Home
+from declarative.placement.assignment import UNLIMITED, Assignment
+from declarative.placement.catalog import Home
 from declarative.placement.constrained import Special
 from declarative.placement.cover import DEAR, Ground, Try, carry_out, choose
-from declarative.placement.ledger import UNLIMITED, Ledger
+from declarative.placement.demand import ANYWHERE, Candidate, Domain, Job, Request
 from declarative.placement.orders import quotas
-from declarative.placement.requests import ANYWHERE, Candidate, Domain, Job, Request
 from declarative.placement.volumes import hold
 
 CENT = 1e-6
@@ -27,7 +27,7 @@ MOST_HOMES = 12
 class Seating:
     """What one pass came to."""
 
-    ledger: Ledger
+    assignment: Assignment
     left: list[Job]
     short: dict[str, int] = field(default_factory=dict)
     bound: float | None = None
@@ -37,46 +37,46 @@ class Seating:
 
     def seats(self, job: Job) -> bool:
         """Whether a task has its places."""
-        return job.index in self.ledger.seats
+        return job.index in self.assignment.seats
 
     @property
     def cost(self) -> float:
         """USD an hour of all launches."""
-        kinds = self.ledger.board.kinds
-        return sum(min(kinds[x.option.kind].cost, DEAR) for x in self.ledger.launches)
+        kinds = self.assignment.catalog.kinds
+        return sum(min(kinds[x.option.kind].cost, DEAR) for x in self.assignment.launches)
 
     @property
     def value(self) -> tuple[object, ...]:
         """What is left out, of higher priority first; then the cost; then the launches."""
-        out = dict.fromkeys(self.ledger.board.levels, 0)
+        out = dict.fromkeys(self.assignment.catalog.levels, 0)
         for job in self.left:
             out[job.task.priority] += job.weight
-        return (tuple(out.values()), round(self.cost, 6), len(self.ledger.launches))
+        return (tuple(out.values()), round(self.cost, 6), len(self.assignment.launches))
 
 
-def keep_places(ledger: Ledger, todo: Sequence[Job]) -> list[Job]:
+def keep_places(assignment: Assignment, todo: Sequence[Job]) -> list[Job]:
     """Seat those that have a place where it is, the others are left: no higher priority takes it away."""
     left: list[Job] = []
     for job in todo:
-        if job.ask.prior and seat_again(ledger, job):
+        if job.ask.prior and seat_again(assignment, job):
             continue
         left.append(job)
     return left
 
 
-def seat_by_quota(ledger: Ledger, todo: list[Job], wanted: Mapping[int, int]) -> list[Job]:
+def seat_by_quota(assignment: Assignment, todo: list[Job], wanted: Mapping[int, int]) -> list[Job]:
     """Seat what the quotas name, after all that is harder to seat; what is left to seat."""
-    found = quotas(ledger, todo)
+    found = quotas(assignment, todo)
     if not found:
         return todo
     hard = [job for job in todo if not _is_easy(job)]
-    left = seat_all(ledger, hard, wanted)
+    left = seat_all(assignment, hard, wanted)
     if hard:
-        found = quotas(ledger, todo)  # of what they left
-    alike = _alike(ledger, todo)
+        found = quotas(assignment, todo)  # of what they left
+    alike = _alike(assignment, todo)
     for key, kinds, number in found:
-        _seat_on(ledger, alike[key], kinds, number)
-    tried = {job.index for job in left}.union(ledger.seats)
+        _seat_on(assignment, alike[key], kinds, number)
+    tried = {job.index for job in left}.union(assignment.seats)
     return [*left, *(job for job in todo if job.index not in tried)]
 
 
@@ -85,118 +85,118 @@ def _is_easy(job: Job) -> bool:
     return job.single and not job.request.whole
 
 
-def _alike(ledger: Ledger, jobs: Sequence[Job]) -> dict[tuple[int, int, bool], list[Job]]:
+def _alike(assignment: Assignment, jobs: Sequence[Job]) -> dict[tuple[int, int, bool], list[Job]]:
     """Tasks of one rank that have no place yet, those together that are alike."""
     out: dict[tuple[int, int, bool], list[Job]] = {}
     for job in jobs:
-        if job.single and job.index not in ledger.seats:
+        if job.single and job.index not in assignment.seats:
             out.setdefault(job.key, []).append(job)
     return out
 
 
-def _seat_on(ledger: Ledger, alike: list[Job], kinds: Collection[int], number: int) -> None:
+def _seat_on(assignment: Assignment, alike: list[Job], kinds: Collection[int], number: int) -> None:
     """Seat the first of tasks that are alike on some kinds of nodes, up to a number, and take them out."""
     jobs = alike[:number]
     if not jobs:
         return
-    choice = choose(ledger, jobs[0].request, len(jobs), Ground(kinds=kinds))
+    choice = choose(assignment, jobs[0].request, len(jobs), Ground(kinds=kinds))
     seated = len(jobs) - choice.short
-    for job, node in zip(jobs, carry_out(ledger, choice, seated), strict=False):
-        ledger.seats[job.index] = [node]
+    for job, node in zip(jobs, carry_out(assignment, choice, seated), strict=False):
+        assignment.seats[job.index] = [node]
     del alike[:seated]
 
 
-def seat_all(ledger: Ledger, todo: Sequence[Job], wanted: Mapping[int, int]) -> list[Job]:
+def seat_all(assignment: Assignment, todo: Sequence[Job], wanted: Mapping[int, int]) -> list[Job]:
     """Seat tasks one after the other, those at once that are alike and have one rank; what is left."""
     left: list[Job] = []
     failed: set[object] = set()
     for key, group in itertools.groupby(todo, key=lambda job: job.key if job.single else job.index):
         alike = list(group)
         job = alike[0]
-        if not job.request.fit or (job.plain and job.key in failed):
+        if not job.request.fit or (job.unconstrained and job.key in failed):
             left += alike  # room only ever shrinks: what found none finds none later
         elif key == job.key:
-            left += alike[seat_alike(ledger, alike, wanted) :]
-        elif not seat(ledger, job, wanted):
+            left += alike[seat_alike(assignment, alike, wanted) :]
+        elif not seat(assignment, job, wanted):
             left.append(job)
-            if job.plain:
+            if job.unconstrained:
                 failed.add(job.key)
     return left
 
 
-def seat_alike(ledger: Ledger, jobs: Sequence[Job], wanted: Mapping[int, int]) -> int:
+def seat_alike(assignment: Assignment, jobs: Sequence[Job], wanted: Mapping[int, int]) -> int:
     """Seat tasks of one rank that are alike, all in one choice; how many were seated, the first by name."""
     first = jobs[0]
     ground = Ground(reuse=first.reuse)
-    begin = ledger.begin
-    best, found_at = choose(ledger, first.request, len(jobs), ground, wanted), begin
-    for other in homes_to_try(ledger, first.request) if best.short else ():
-        ledger.begin = other
-        found = choose(ledger, first.request, len(jobs), ground, wanted)
+    begin = assignment.allowed_homes
+    best, found_at = choose(assignment, first.request, len(jobs), ground, wanted), begin
+    for other in homes_to_try(assignment, first.request) if best.short else ():
+        assignment.allowed_homes = other
+        found = choose(assignment, first.request, len(jobs), ground, wanted)
         if found.short < best.short:
             best, found_at = found, other
-    ledger.begin = found_at
+    assignment.allowed_homes = found_at
     seated = len(jobs) - best.short
-    for job, node in zip(jobs[:seated], carry_out(ledger, best, seated), strict=True):
-        ledger.seats[job.index] = [node]
-    ledger.begin = begin
+    for job, node in zip(jobs[:seated], carry_out(assignment, best, seated), strict=True):
+        assignment.seats[job.index] = [node]
+    assignment.allowed_homes = begin
     return seated
 
 
-def seat(ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> bool:
+def seat(assignment: Assignment, job: Job, wanted: Mapping[int, int]) -> bool:
     """Seat one task where it costs least; whether it found a place."""
-    domains = ledger.board.domains(job.request)
-    once = not job.plain and len(domains) == 1
+    domains = assignment.catalog.domains(job.request)
+    once = not job.unconstrained and len(domains) == 1
     if once:
-        at_once = Special(ledger, job, domains[0]).run(keep=True)
+        at_once = Special(assignment, job, domains[0]).run(keep=True)
         if at_once.failed is None:
-            _note(ledger, job, at_once)
+            _note(assignment, job, at_once)
             return True
-        if not homes_to_try(ledger, job.request):
+        if not homes_to_try(assignment, job.request):
             return False
-    found = best_try(ledger, job, wanted)
+    found = best_try(assignment, job, wanted)
     if found is None or found.failed is not None:
         return False
-    begin = ledger.begin
-    ledger.begin = begin if found.begin is None else found.begin
-    if job.plain:
+    begin = assignment.allowed_homes
+    assignment.allowed_homes = begin if found.begin is None else found.begin
+    if job.unconstrained:
         ground = Ground(domain=found.domain, reuse=job.reuse)
-        nodes = carry_out(ledger, choose(ledger, job.request, job.ranks, ground, wanted), job.ranks)
+        nodes = carry_out(assignment, choose(assignment, job.request, job.ranks, ground, wanted), job.ranks)
         found.nodes = dict(enumerate(sorted(nodes)))
     else:
-        found = Special(ledger, job, found.domain).run(keep=True)
-    ledger.begin = begin
-    _note(ledger, job, found)
+        found = Special(assignment, job, found.domain).run(keep=True)
+    assignment.allowed_homes = begin
+    _note(assignment, job, found)
     return True
 
 
-def seat_again(ledger: Ledger, job: Job) -> bool:
+def seat_again(assignment: Assignment, job: Job) -> bool:
     """Seat a task where all of its ranks were, or not at all."""
-    for domain in ledger.board.domains(job.request):
-        special = Special(ledger, job, domain)
+    for domain in assignment.catalog.domains(job.request):
+        special = Special(assignment, job, domain)
         if len(special.stays()) == job.ranks and not (found := special.run()).moved and found.failed is None:
-            _note(ledger, job, special.run(keep=True))
+            _note(assignment, job, special.run(keep=True))
             return True
     return False
 
 
-def _note(ledger: Ledger, job: Job, found: Try) -> None:
+def _note(assignment: Assignment, job: Job, found: Try) -> None:
     """Write down who sits where, and who holds which volumes."""
     assert sorted(found.nodes) == list(range(job.ranks)), f"{job.task.name}: obtained is not requested"
-    ledger.seats[job.index] = [found.nodes[r] for r in range(job.ranks)]
+    assignment.seats[job.index] = [found.nodes[r] for r in range(job.ranks)]
     for rank, volumes in found.volumes.items():
-        hold(ledger, job, rank, volumes)
+        hold(assignment, job, rank, volumes)
 
 
-def base_for(start: Ledger, found: Ledger, stay: Collection[int]) -> Ledger:
-    """A ledger in which of all tasks that `found` seats only those are seated, where they are there."""
+def base_for(start: Assignment, found: Assignment, stay: Collection[int]) -> Assignment:
+    """An assignment in which of all tasks that `found` seats only those are seated, where they are there."""
     new = start.copy()
     number: dict[int, int] = {}
     option_of = {launch.node: launch for launch in found.launches}
     for index, seats in sorted(found.seats.items()):
         if index not in stay:
             continue
-        job = start.board.jobs[index]
+        job = start.catalog.jobs[index]
         own = []
         for node in seats:
             if node in option_of and node not in number:
@@ -214,40 +214,42 @@ def base_for(start: Ledger, found: Ledger, stay: Collection[int]) -> Ledger:
 
 
 def best_try(
-    ledger: Ledger, job: Job, wanted: Mapping[int, int], domains: Iterable[Domain] | None = None
+    assignment: Assignment, job: Job, wanted: Mapping[int, int], domains: Iterable[Domain] | None = None
 ) -> Try | None:
     """The best domain, or the one that came furthest; None where no domain fits at all. `domains` are those
     that are looked at; by default all.
     """
-    if domains is None and job.plain and job.request.together:
-        return _best_cluster(ledger, job, wanted)
-    every = ledger.board.domains(job.request)
-    tries = [_try(ledger, job, domain, wanted) for domain in (every if domains is None else domains)]
+    if domains is None and job.unconstrained and job.request.one_area:
+        return _best_cluster(assignment, job, wanted)
+    every = assignment.catalog.domains(job.request)
+    tries = [_try(assignment, job, domain, wanted) for domain in (every if domains is None else domains)]
     best = min(tries, key=lambda found: found.rank, default=None)
     if best is None or best.failed is None:
         return best
-    begin = ledger.begin
-    for other in homes_to_try(ledger, job.request):
-        ledger.begin = other
+    begin = assignment.allowed_homes
+    for other in homes_to_try(assignment, job.request):
+        assignment.allowed_homes = other
         for domain in every:
-            found = _try(ledger, job, domain, wanted)
+            found = _try(assignment, job, domain, wanted)
             found.begin = other
             best = min(best, found, key=lambda found: found.rank)
-    ledger.begin = begin
+    assignment.allowed_homes = begin
     return best
 
 
-def _best_cluster(ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> Try | None:
+def _best_cluster(assignment: Assignment, job: Job, wanted: Mapping[int, int]) -> Try | None:
     """The best domain of a cluster: those first where something is idle, then those where all is launched.
 
     Of the latter the cheapest come first, and only those are tried that may be better than the best so far.
     """
-    board, room = ledger.board, ledger.room
-    every = board.candidates(job.request)
+    catalog, room = assignment.catalog, assignment.fleet_room
+    every = catalog.candidates(job.request)
     if not every:
         return None
-    idle = {board.kinds[kind].fleet for kind, pile in ledger.piles.items() if pile} | board.owing
-    best = _Best(ledger, job, wanted)
+    idle = {
+        catalog.kinds[kind].fleet for kind, pile in assignment.idle_by_size.items() if pile
+    } | catalog.owing
+    best = _Best(assignment, job, wanted)
     rest: list[Candidate] = []
     for candidate in every:
         if candidate.fleet in idle:
@@ -269,8 +271,8 @@ def _holds(room: int | None, candidate: Candidate) -> int:
 class _Best:
     """The best of the domains that were tried; of equals the first in the order of domains."""
 
-    def __init__(self, ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> None:
-        self.ledger, self.job, self.wanted = ledger, job, wanted
+    def __init__(self, assignment: Assignment, job: Job, wanted: Mapping[int, int]) -> None:
+        self.assignment, self.job, self.wanted = assignment, job, wanted
         self.found: Try | None = None
         self._key: tuple[float, ...] = ()
 
@@ -286,7 +288,7 @@ class _Best:
 
     def launch(self, candidates: Sequence[Candidate]) -> None:
         """Try areas where all is launched: those first that may hold all ranks."""
-        room = self.ledger.room
+        room = self.assignment.fleet_room
         self._cheapest([c for c in candidates if _holds(room[c.fleet], c) >= self.job.ranks])
         if self.failed:
             for candidate in candidates:
@@ -299,7 +301,9 @@ class _Best:
         for candidate in candidates:
             if not self.failed and self.found and self._dearer(candidate, self.found):
                 break
-            untouched = not self.ledger.begin and not self.ledger.new_kinds.get(candidate.fleet)
+            untouched = not self.assignment.allowed_homes and not self.assignment.new_kinds.get(
+                candidate.fleet
+            )
             if not untouched or candidate.alike is None or candidate.alike not in seen:
                 self.look(candidate)
             if untouched:
@@ -310,43 +314,46 @@ class _Best:
 
     def look(self, candidate: Candidate) -> None:
         """Try one."""
-        found = _try_plain(self.ledger, self.job, candidate.domain, self.wanted)
+        found = _try_plain(self.assignment, self.job, candidate.domain, self.wanted)
         key = (*found.rank, candidate.index)
         if self.found is None or key < self._key:
             self.found, self._key = found, key
 
 
-def homes_to_try(ledger: Ledger, request: Request) -> list[Mapping[str, frozenset[Home]]]:
+def homes_to_try(assignment: Assignment, request: Request) -> list[Mapping[str, frozenset[Home]]]:
     """Where else cluster fleets could begin that have no nodes yet, for ranks that may lie anywhere.
 
     The first launch decides where a fleet lies; the cheapest place may not hold the rest.
     """
-    if request.together:
+    if request.one_area:
         return []
-    return [{**ledger.begin, fleet: frozenset((home,))} for fleet, home in open_homes(ledger, [request])]
+    return [
+        {**assignment.allowed_homes, fleet: frozenset((home,))}
+        for fleet, home in open_homes(assignment, [request])
+    ]
 
 
-def open_homes(ledger: Ledger, requests: Iterable[Request]) -> list[tuple[str, Home]]:
+def open_homes(assignment: Assignment, requests: Iterable[Request]) -> list[tuple[str, Home]]:
     """The places where cluster fleets may begin that have more than one to choose from; a few at most."""
-    if all(ledger.bound.values()):
+    if all(assignment.cluster_homes.values()):
         return []
     homes: dict[str, dict[Home, None]] = {}
     for request in requests:
-        for option, _, _ in ledger.board.options_in(request, ANYWHERE):
-            if not ledger.bound.get(option.fleet, True) and ledger.may_launch(option):
+        for option, _, _ in assignment.catalog.options_in(request, ANYWHERE):
+            if not assignment.cluster_homes.get(option.fleet, True) and assignment.may_launch(option):
                 homes.setdefault(option.fleet, {})[option.home] = None
     found = [(fleet, home) for fleet, own in sorted(homes.items()) if len(own) > 1 for home in sorted(own)]
     return found[:MOST_HOMES]
 
 
-def _try(ledger: Ledger, job: Job, domain: Domain, wanted: Mapping[int, int]) -> Try:
-    if job.plain:
-        return _try_plain(ledger, job, domain, wanted)
-    return Special(ledger, job, domain).run()
+def _try(assignment: Assignment, job: Job, domain: Domain, wanted: Mapping[int, int]) -> Try:
+    if job.unconstrained:
+        return _try_plain(assignment, job, domain, wanted)
+    return Special(assignment, job, domain).run()
 
 
-def _try_plain(ledger: Ledger, job: Job, domain: Domain, wanted: Mapping[int, int]) -> Try:
-    choice = choose(ledger, job.request, job.ranks, Ground(domain=domain, reuse=job.reuse), wanted)
+def _try_plain(assignment: Assignment, job: Job, domain: Domain, wanted: Mapping[int, int]) -> Try:
+    choice = choose(assignment, job.request, job.ranks, Ground(domain=domain, reuse=job.reuse), wanted)
     seated = job.ranks - choice.short
     return Try(
         domain=domain,
@@ -358,20 +365,20 @@ def _try_plain(ledger: Ledger, job: Job, domain: Domain, wanted: Mapping[int, in
     )
 
 
-def seat_partly(ledger: Ledger, job: Job, found: Try) -> dict[int, dict[int, str]]:
+def seat_partly(assignment: Assignment, job: Job, found: Try) -> dict[int, dict[int, str]]:
     """Seat the ranks that found a place although the task did not: node → who sits there, for a refusal.
 
     The blocks are made-up numbers below 0: which ones they would be was never decided.
     """
-    if not job.plain or not found.nodes:
+    if not job.unconstrained or not found.nodes:
         return {}
     ground = Ground(domain=found.domain, reuse=job.reuse)
-    choice = choose(ledger, job.request, job.ranks, ground)
+    choice = choose(assignment, job.request, job.ranks, ground)
     out: dict[int, dict[int, str]] = {}
-    nodes = carry_out(ledger, choice, job.ranks - choice.short)
+    nodes = carry_out(assignment, choice, job.ranks - choice.short)
     for rank, node in enumerate(sorted(nodes)):
         held = out.setdefault(node, {})
         holder = f"rank/{rank_name(str(job.task.name), job.ask.number(rank))}"
-        for _ in range(job.request.fit[ledger.kind_of[node]]):
+        for _ in range(job.request.fit[assignment.kind_of[node]]):
             held[-len(held) - 1] = holder
     return out

@@ -13,29 +13,31 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from declarative.model.resource import size_order
-from declarative.placement.board import Home, Option
+from declarative.placement.assignment import UNLIMITED, Assignment
+from declarative.placement.catalog import Home, LaunchOption
 from declarative.placement.cover import DEAR
-from declarative.placement.ledger import UNLIMITED, Ledger
-from declarative.placement.requests import Fit, Job
-from declarative.placement.types import Quota
+from declarative.placement.demand import Fit, Job
+from declarative.placement.problem import Quota
 
-Bid = tuple[tuple[int, float], list[tuple[Option, int]]]
+Bid = tuple[tuple[int, float], list[tuple[LaunchOption, int]]]
 """How good it is (what it comes to, negated, and its price), and how many to launch of which options."""
 
 
-def keep_baselines(ledger: Ledger) -> None:
+def keep_baselines(assignment: Assignment) -> None:
     """Note for each fleet what it needs of limited offers, and where it may begin if it is a cluster.
 
     Those that have the least to choose from go first.
     """
-    slack = {name: _supply(ledger, name) - owed for name, owed in ledger.owed.items() if owed}
+    slack = {
+        name: _supply(assignment, name) - owed for name, owed in assignment.baseline_left.items() if owed
+    }
     if not slack:
         return
-    left = dict(ledger.left)
+    left = dict(assignment.quota_left)
     kept: dict[Quota, dict[str, tuple[int, int]]] = {}
     begin: dict[str, frozenset[Home]] = {}
     for name in sorted(slack, key=lambda name: (slack[name], name)):
-        bids = _bids(ledger, name, lambda option: left[option.quota])
+        bids = _bids(assignment, name, lambda option: left[option.quota])
         if not bids:
             continue
         (most, _), chosen = min(bids.values(), key=lambda bid: bid[0])
@@ -46,8 +48,8 @@ def keep_baselines(ledger: Ledger) -> None:
             if now is not None:
                 left[option.quota] = now - count
                 own = kept.setdefault(option.quota, {})
-                own[name] = (own.get(name, (0, 0))[0] + count, ledger.owed[name] + most)
-    ledger.begin, ledger.kept = begin, kept
+                own[name] = (own.get(name, (0, 0))[0] + count, assignment.baseline_left[name] + most)
+    assignment.allowed_homes, assignment.kept = begin, kept
 
 
 def _good_homes(bids: Mapping[Home | None, Bid], most: int) -> frozenset[Home]:
@@ -56,29 +58,38 @@ def _good_homes(bids: Mapping[Home | None, Bid], most: int) -> frozenset[Home]:
     return good if len(good) < len(bids) else frozenset()
 
 
-def _supply(ledger: Ledger, fleet: str) -> int:
+def _supply(assignment: Assignment, fleet: str) -> int:
     """How many nodes a fleet could launch if it were alone."""
-    limits = {o.quota: ledger.left[o.quota] for o in ledger.board.of_fleet(fleet)}
+    limits = {o.quota: assignment.quota_left[o.quota] for o in assignment.catalog.of_fleet(fleet)}
     return min(UNLIMITED, sum(UNLIMITED if left is None else left for left in limits.values()))
 
 
-def _bids(ledger: Ledger, fleet: str, left: Callable[[Option], int | None]) -> dict[Home | None, Bid]:
+def _bids(
+    assignment: Assignment, fleet: str, left: Callable[[LaunchOption], int | None]
+) -> dict[Home | None, Bid]:
     """The cheapest launches of what a fleet wants for itself: by home where it has to choose one.
 
     `left` is how many of an option's quota there are.
     """
-    options = [o for o in ledger.board.of_fleet(fleet) if not ledger.astray(o)]
-    free = ledger.board.clustered(fleet) and not ledger.bound[fleet]
-    homes: dict[Home | None, list[Option]] = {} if free else {None: options}
+    options = [o for o in assignment.catalog.of_fleet(fleet) if not assignment.astray(o)]
+    free = assignment.catalog.clustered(fleet) and not assignment.cluster_homes[fleet]
+    homes: dict[Home | None, list[LaunchOption]] = {} if free else {None: options}
     for option in options if free else ():
         homes.setdefault(option.home, []).append(option)
-    return {home: _bid(ledger, ledger.owed[fleet], here, left) for home, here in homes.items()}
+    return {
+        home: _bid(assignment, assignment.baseline_left[fleet], here, left) for home, here in homes.items()
+    }
 
 
-def _bid(ledger: Ledger, wanted: int, options: list[Option], left: Callable[[Option], int | None]) -> Bid:
+def _bid(
+    assignment: Assignment,
+    wanted: int,
+    options: list[LaunchOption],
+    left: Callable[[LaunchOption], int | None],
+) -> Bid:
     """The launches of so many nodes, or of as many as there are: the first options first."""
     got, cost = 0, 0.0
-    chosen: list[tuple[Option, int]] = []
+    chosen: list[tuple[LaunchOption, int]] = []
     used: dict[Quota, int] = {}
     for option in options:
         most, count = left(option), wanted - got
@@ -90,22 +101,22 @@ def _bid(ledger: Ledger, wanted: int, options: list[Option], left: Callable[[Opt
             chosen.append((option, count))
             used[option.quota] = used.get(option.quota, 0) + count
             got += count
-            cost += count * min(ledger.board.kinds[option.kind].cost, DEAR)
+            cost += count * min(assignment.catalog.kinds[option.kind].cost, DEAR)
     return ((-got, cost), chosen)
 
 
-def launch_baselines(ledger: Ledger) -> dict[str, int]:
+def launch_baselines(assignment: Assignment) -> dict[str, int]:
     """Launch, at the lowest price, what tasks have not launched; by fleet, how many could not be had."""
     short: dict[str, int] = {}
-    for fleet, owed in ledger.owed.items():
+    for fleet, owed in assignment.baseline_left.items():
         if not owed:
             continue
-        bids = _bids(ledger, fleet, ledger.remain)
+        bids = _bids(assignment, fleet, assignment.remain)
         _, chosen = min(bids.values(), key=lambda bid: bid[0], default=(None, []))
         for option, count in chosen:
-            ledger.launch_idle(option, min(count, ledger.most(option)))
-        if ledger.owed[fleet]:
-            short[fleet] = ledger.owed[fleet]
+            assignment.launch_idle(option, min(count, assignment.most(option)))
+        if assignment.baseline_left[fleet]:
+            short[fleet] = assignment.baseline_left[fleet]
     return short
 
 
@@ -150,14 +161,14 @@ class Targets:
 class Tidy:
     """The seats on new nodes, and what can be done about them."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self.board = ledger.board
-        self.seats: dict[int, list[FreedSeat]] = {launch.node: [] for launch in ledger.launches}
-        self.options: dict[tuple[object, ...], list[Option]] = {}
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment = assignment
+        self.catalog = assignment.catalog
+        self.seats: dict[int, list[FreedSeat]] = {launch.node: [] for launch in assignment.launches}
+        self.options: dict[tuple[object, ...], list[LaunchOption]] = {}
         self.copied: set[int] = set()
-        self._by_price: dict[float, list[Option]] | None = None
-        for index, nodes in ledger.seats.items():
+        self._by_price: dict[float, list[LaunchOption]] | None = None
+        for index, nodes in assignment.seats.items():
             for rank, node in enumerate(nodes):
                 if node in self.seats:
                     self.seats[node].append(FreedSeat(index, rank))
@@ -167,76 +178,78 @@ class Tidy:
         equal price the smallest.
         """
         groups: dict[tuple[object, ...], list[int]] = {}
-        for launch in self.ledger.launches:
+        for launch in self.assignment.launches:
             if launch.name is None:
                 groups.setdefault(self._group(launch.option), []).append(launch.node)
-        for option in self.board.options:
+        for option in self.catalog.options:
             self.options.setdefault(self._group(option), []).append(option)
         for nodes in groups.values():
             self._drain(nodes)
-        option_of = {launch.node: launch.option for launch in self.ledger.launches}
+        option_of = {launch.node: launch.option for launch in self.assignment.launches}
         for group, nodes in groups.items():
             for node in nodes:
                 if node in option_of and not self._right_size(node, option_of[node], self.options[group]):
                     self._make_smaller(node, option_of[node])
 
-    def _group(self, option: Option) -> tuple[object, ...]:
-        return (option.fleet, self.board.kinds[option.kind].place)
+    def _group(self, option: LaunchOption) -> tuple[object, ...]:
+        return (option.fleet, self.catalog.kinds[option.kind].place)
 
     def _job(self, seat: FreedSeat) -> Job:
-        return self.board.jobs[seat.job]
+        return self.catalog.jobs[seat.job]
 
     def _used(self, node: int) -> int:
-        return self.board.kinds[self.ledger.kind_of[node]].total - self.ledger.free[node]
+        return self.catalog.kinds[self.assignment.kind_of[node]].total - self.assignment.free[node]
 
     def _drain(self, nodes: list[int]) -> None:
         """The least used first, the dearest among equals."""
-        ledger, kinds = self.ledger, self.board.kinds
+        assignment, kinds = self.assignment, self.catalog.kinds
 
         def key(node: int) -> tuple[float, ...]:
-            kind = kinds[ledger.kind_of[node]]
+            kind = kinds[assignment.kind_of[node]]
             return (self._used(node) / kind.total, -min(kind.cost, 1e12), node)
 
         order = sorted(nodes, key=key)
         targets = Targets()
         for node in order:
-            if 0 < self._used(node) < kinds[ledger.kind_of[node]].total:
-                targets.add(ledger.kind_of[node], ledger.free[node], node)
+            if 0 < self._used(node) < kinds[assignment.kind_of[node]].total:
+                targets.add(assignment.kind_of[node], assignment.free[node], node)
         for node in order:
             if not self._used(node):
-                ledger.drop(node)
-            elif ledger.free[node]:
+                assignment.cancel_launch(node)
+            elif assignment.free[node]:
                 moves = self._moves(node, targets)
                 if moves is None:
                     continue
                 for seat, target, need in moves:
                     self._move(seat, target, need)
                 self.seats[node] = []
-                ledger.fill(node, -self._used(node))
-                ledger.drop(node)
+                assignment.fill(node, -self._used(node))
+                assignment.cancel_launch(node)
 
     def _moves(self, node: int, targets: Targets) -> list[tuple[FreedSeat, int, int]] | None:
         """Where each rank of a node would go, or None if one of them has no other place.
 
         What they take is noted in `targets`, of which the node is one no longer if there is a place for all.
         """
-        mine = self.ledger.kind_of[node]
+        mine = self.assignment.kind_of[node]
         seats = self.seats[node]
-        if not all(self._job(s).plain and not self._job(s).request.whole for s in seats):
+        if not all(self._job(s).unconstrained and not self._job(s).request.whole for s in seats):
             return None
-        targets.remove(mine, self.ledger.free[node], node)
+        targets.remove(mine, self.assignment.free[node], node)
         out: list[tuple[FreedSeat, int, int]] = []
         taken: list[tuple[int, int, int, int]] = []
         for seat in sorted(seats, key=lambda s: (-self._job(s).request.fit[mine], s.job, s.rank)):
             request = self._job(seat).request
             found = targets.best(
-                self.board.made_by(request, self.board.maker_of[mine]) if request.apart else request.fit
+                self.catalog.made_by(request, self.catalog.maker_of[mine])
+                if request.one_vendor
+                else request.fit
             )
             if found is None:
                 for kind, free, target, need in reversed(taken):
                     targets.remove(kind, free - need, target)
                     targets.add(kind, free, target)
-                targets.add(mine, self.ledger.free[node], node)
+                targets.add(mine, self.assignment.free[node], node)
                 return None
             kind, free, target, need = found
             targets.remove(kind, free, target)
@@ -246,67 +259,69 @@ class Tidy:
         return out
 
     def _move(self, seat: FreedSeat, target: int, need: int) -> None:
-        if seat.job not in self.copied:  # the list may be another ledger's too
+        if seat.job not in self.copied:  # the list may be another assignment's too
             self.copied.add(seat.job)
-            self.ledger.seats[seat.job] = list(self.ledger.seats[seat.job])
-        self.ledger.seats[seat.job][seat.rank] = target
+            self.assignment.seats[seat.job] = list(self.assignment.seats[seat.job])
+        self.assignment.seats[seat.job][seat.rank] = target
         self.seats[target].append(seat)
-        self.ledger.fill(target, need)
+        self.assignment.fill(target, need)
 
-    def _right_size(self, node: int, now: Option, options: list[Option]) -> bool:
+    def _right_size(self, node: int, now: LaunchOption, options: list[LaunchOption]) -> bool:
         """Take the cheapest offer of the same fleet and place that holds what sits there, if there is one."""
-        price = self.board.kinds[now.kind].cost
+        price = self.catalog.kinds[now.kind].cost
         for option in options:  # the cheapest first
-            kind = self.board.kinds[option.kind]
+            kind = self.catalog.kinds[option.kind]
             if kind.cost >= price - 1e-9 or math.isinf(kind.cost):
                 break
             free = self._left_on(node, option)
-            if free is not None and self.ledger.remain(option) != 0:
-                self.ledger.swap(node, option, free)
+            if free is not None and self.assignment.remain(option) != 0:
+                self.assignment.replace_launch(node, option, free)
                 return True
         return False
 
-    def _left_on(self, node: int, option: Option) -> int | None:
+    def _left_on(self, node: int, option: LaunchOption) -> int | None:
         """How many blocks stay idle if what sits on a node sits on this offer; None if that cannot be."""
-        free = self.board.kinds[option.kind].total
-        maker, other = (self.board.maker_of[k] for k in (self.ledger.kind_of[node], option.kind))
+        free = self.catalog.kinds[option.kind].total
+        maker, other = (self.catalog.maker_of[k] for k in (self.assignment.kind_of[node], option.kind))
         for seat in self.seats[node]:
             request = self._job(seat).request
             need = request.fit.get(option.kind, 0)
             free -= need
-            if free < 0 or not need or (request.apart and maker != other):
+            if free < 0 or not need or (request.one_vendor and maker != other):
                 return None
         return free
 
-    def _make_smaller(self, node: int, now: Option) -> None:
+    def _make_smaller(self, node: int, now: LaunchOption) -> None:
         """Take the smallest offer of the same price that holds what sits there, wherever it may lie."""
-        kinds, ledger = self.board.kinds, self.ledger
+        kinds, assignment = self.catalog.kinds, self.assignment
         size = size_order(now.offer)
-        free_to_go = all(self._job(s).plain and not self._job(s).request.together for s in self.seats[node])
+        free_to_go = all(
+            self._job(s).unconstrained and not self._job(s).request.one_area for s in self.seats[node]
+        )
         for option in self._at_price(kinds[now.kind].cost):
             if size_order(option.offer) >= size:
                 return
             if self._group(option) != self._group(now) and not (free_to_go and self._may_go(now, option)):
                 continue
             free = self._left_on(node, option)
-            if free is not None and ledger.remain(option) != 0:
-                ledger.swap(node, option, free)
+            if free is not None and assignment.remain(option) != 0:
+                assignment.replace_launch(node, option, free)
                 return
 
-    def _may_go(self, now: Option, option: Option) -> bool:
+    def _may_go(self, now: LaunchOption, option: LaunchOption) -> bool:
         """Whether a launch may be another fleet's, or lie elsewhere: no fleet loses one that it needs."""
-        ledger, fleets = self.ledger, self.board.fleets
-        if ledger.astray(option):
+        assignment, fleets = self.assignment, self.catalog.fleets
+        if assignment.astray(option):
             return False
         if option.fleet == now.fleet:
             return True
         theirs = fleets[now.fleet].baseline or fleets[option.fleet].baseline
-        return not theirs and not self.board.clustered(now.fleet) and ledger.may_launch(option)
+        return not theirs and not self.catalog.clustered(now.fleet) and assignment.may_launch(option)
 
-    def _at_price(self, cost: float) -> list[Option]:
+    def _at_price(self, cost: float) -> list[LaunchOption]:
         """The offers of one known price, the smallest first."""
         if self._by_price is None:
             self._by_price = {}
-            for option in sorted(self.board.options, key=lambda o: (*size_order(o.offer), o.index)):
-                self._by_price.setdefault(self.board.kinds[option.kind].cost, []).append(option)
+            for option in sorted(self.catalog.options, key=lambda o: (*size_order(o.offer), o.index)):
+                self._by_price.setdefault(self.catalog.kinds[option.kind].cost, []).append(option)
         return [] if math.isinf(cost) else self._by_price[cost]

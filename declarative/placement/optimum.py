@@ -13,10 +13,10 @@ from dataclasses import field, replace
 from typing import NamedTuple
 
 from declarative.model.record import struct
+from declarative.placement.assignment import Assignment
 from declarative.placement.counted import EXACT, SKEW, Counted
-from declarative.placement.ledger import Ledger
 from declarative.placement.program import INTERIOR_WORK, NONE, SLACK, Solution, SolverLimits
-from declarative.placement.solved import columns_of, ledger_of
+from declarative.placement.solved import assignment_of, columns_of
 
 SMALL = 30
 """A program with so many times fewer columns than allowed is solved in one step."""
@@ -93,9 +93,9 @@ class Known:
         return self.work + self.seating
 
 
-def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, Ledger | None]:
+def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, Assignment | None]:
     """The least that launches cost, USD an hour, or minus the most weight that can be seated; -inf if it is
-    not known. And the best ledger that was found.
+    not known. And the best assignment that was found.
     """
     if counted.large or not counted.possible:
         return -math.inf, None
@@ -108,7 +108,7 @@ def solve(counted: Counted, limits: SolverLimits, known: Known) -> tuple[float, 
         known.work += known.solutions[key].work
     found = known.solutions[key]
     known.drawn += found.work
-    return found.bound, ledger_of(counted, found.values) if found.values else None
+    return found.bound, assignment_of(counted, found.values) if found.values else None
 
 
 def rough_of(counted: Counted) -> Counted | None:
@@ -127,9 +127,9 @@ def most(
     until: float,
     *,
     many: bool,
-    whole: Callable[[Ledger], Ledger | None] = lambda _: None,
-) -> tuple[float, Ledger | None]:
-    """Minus the most weight that can be seated, and the best ledger that was found. `whole` seats all tasks
+    whole: Callable[[Assignment], Assignment | None] = lambda _: None,
+) -> tuple[float, Assignment | None]:
+    """Minus the most weight that can be seated, and the best assignment found. `whole` seats all tasks
     on the nodes of one that lacks some which have to be seated; None if it cannot.
 
     The rough program comes first. The exact one follows if it could be better; with `many` tasks, only if the
@@ -149,12 +149,12 @@ def most(
         if known.drawn >= until or (best and many and weight >= counted.worth):
             break
         program.worth = counted.worth
-        lower, ledger = solve(program, limits, known)
+        lower, assignment = solve(program, limits, known)
         least = max(least, lower)
-        good, has = ledger, program.seated
-        if ledger and best is None and any(job.index not in has for job in counted.jobs):
+        good, has = assignment, program.seated
+        if assignment and best is None and any(job.index not in has for job in counted.jobs):
             # Others find a place on the nodes of those that may be left out.
-            good = whole(ledger_of(program, program.values, program.may) or ledger)
+            good = whole(assignment_of(program, program.values, program.may) or assignment)
             has = good.seats if good else ()
         if good and all(job.index in has for job in counted.jobs):
             seated = sum(job.weight for job in counted.may if job.index in has)

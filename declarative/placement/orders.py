@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from declarative.placement.board import Board
+from declarative.placement.assignment import Assignment
+from declarative.placement.catalog import Catalog
 from declarative.placement.cover import DEAR
-from declarative.placement.ledger import Ledger
+from declarative.placement.demand import ANYWHERE, Job
 from declarative.placement.program import SLACK, Program, SolverLimits
-from declarative.placement.requests import ANYWHERE, Job
 
 ORDERS = ("regret", "scarce", "size")
 """First what would pay most elsewhere; first what few places serve; first what is large."""
@@ -26,7 +26,7 @@ LAST_RESORTS = ("roomy",)
 class Orders:
     """The keys of the orders. What they need of a request is worked out once."""
 
-    def __init__(self, start: Ledger) -> None:
+    def __init__(self, start: Assignment) -> None:
         self.start = start
         self._regret: dict[int, float] = {}
         self._supply: dict[int, int] = {}
@@ -51,7 +51,7 @@ class Orders:
             job.likeness not in front,
             by,
             self._size_of(job),
-            job.plain,
+            job.unconstrained,
             -job.ranks,
             job.reuse,
             self._text_of(job),
@@ -80,10 +80,10 @@ class Orders:
         """What a rank would pay for a block if it had to launch, USD an hour; if it cannot, all there is."""
         found = self._regret.get(id(job.request))
         if found is None:
-            board, request, best = self.start.board, job.request, DEAR
-            for option, _, per in board.options_in(request, ANYWHERE):
-                price = min(board.kinds[option.kind].cost, DEAR)
-                if price / board.most_blocks >= best:
+            catalog, request, best = self.start.catalog, job.request, DEAR
+            for option, _, per in catalog.options_in(request, ANYWHERE):
+                price = min(catalog.kinds[option.kind].cost, DEAR)
+                if price / catalog.most_blocks >= best:
                     break  # the cheapest come first, and no node holds more ranks than it has blocks
                 if price / per < best and self.start.may_launch(option):
                     best = price / per
@@ -102,11 +102,11 @@ class Orders:
 
     def _supplies(self) -> list[int]:
         """Kind → idle blocks, and blocks that can be launched."""
-        board, out = self.start.board, [0] * len(self.start.board.kinds)
-        for kind, pile in self.start.piles.items():
+        catalog, out = self.start.catalog, [0] * len(self.start.catalog.kinds)
+        for kind, pile in self.start.idle_by_size.items():
             out[kind] += sum(free * len(ids) for free, ids in pile.items())
-        for option in board.options:
-            out[option.kind] += min(1000, self.start.most(option) * board.kinds[option.kind].total)
+        for option in catalog.options:
+            out[option.kind] += min(1000, self.start.most(option) * catalog.kinds[option.kind].total)
         return out
 
     def _text_of(self, job: Job) -> str:
@@ -135,10 +135,10 @@ class Orders:
                 if need:
                     makes[make] = makes.get(make, 0) + weight
         out: dict[int, int] = {}
-        make_of = self.start.board.make_of
+        hardware_of = self.start.catalog.hardware_of
         for limits, makes in by_make.items():
             for kind in allowed[limits]:
-                if wanted := makes.get(make_of[kind]):
+                if wanted := makes.get(hardware_of[kind]):
                     out[kind] = out.get(kind, 0) + wanted
         return out
 
@@ -151,21 +151,25 @@ Make = int
 """A kind of node that stands for all of its shape and split."""
 
 
-def _capacity(ledger: Ledger, makes: Mapping[Make, Sequence[int]]) -> dict[Make, int]:
+def _capacity(assignment: Assignment, makes: Mapping[Make, Sequence[int]]) -> dict[Make, int]:
     """The free blocks of each make that has any."""
     found = {
-        make: sum(free * len(ids) for kind in kinds for free, ids in ledger.piles.get(kind, {}).items())
+        make: sum(
+            free * len(ids) for kind in kinds for free, ids in assignment.idle_by_size.get(kind, {}).items()
+        )
         for make, kinds in makes.items()
     }
     return {make: blocks for make, blocks in found.items() if blocks}
 
 
-def quotas(ledger: Ledger, jobs: Sequence[Job]) -> list[tuple[tuple[int, int, bool], frozenset[int], int]]:
+def quotas(
+    assignment: Assignment, jobs: Sequence[Job]
+) -> list[tuple[tuple[int, int, bool], frozenset[int], int]]:
     """`(key of the jobs, kinds, how many)`, the ones to place first in front."""
-    board = ledger.board
-    makes = _makes(board)
-    capacity = _capacity(ledger, makes)
-    sizes = _sizes(jobs, lambda job: _needs(board, job, makes, capacity))
+    catalog = assignment.catalog
+    makes = _makes(catalog)
+    capacity = _capacity(assignment, makes)
+    sizes = _sizes(jobs, lambda job: _needs(catalog, job, makes, capacity))
     if all(len(set(needs.values())) == 1 for _, _, needs in sizes):
         return []
     alike = tuple((_worth(job), count, tuple(needs.items())) for job, count, needs in sizes)
@@ -195,25 +199,25 @@ def _sizes(
     return [(job, count, needs) for job, count in counts.values() if (needs := needs_of(job))]
 
 
-def _makes(board: Board) -> dict[Make, list[int]]:
+def _makes(catalog: Catalog) -> dict[Make, list[int]]:
     """Kinds that have the same shape and split."""
     first: dict[object, int] = {}
     out: dict[Make, list[int]] = {}
-    for i, kind in enumerate(board.kinds):
+    for i, kind in enumerate(catalog.kinds):
         make = first.setdefault((kind.shape, kind.total), i)
         out.setdefault(make, []).append(i)
     return out
 
 
 def _needs(
-    board: Board, job: Job, makes: dict[Make, list[int]], capacity: dict[Make, int]
+    catalog: Catalog, job: Job, makes: dict[Make, list[int]], capacity: dict[Make, int]
 ) -> dict[Make, int]:
     """Make with GPUs → the blocks that a rank takes."""
     fit = job.request.fit
     out: dict[Make, int] = {}
     for make in capacity:
         need = next((fit[k] for k in makes[make] if k in fit), 0)
-        if need and board.kinds[make].shape.gpus:
+        if need and catalog.kinds[make].shape.gpus:
             out[make] = need
     return out
 

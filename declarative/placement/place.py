@@ -16,17 +16,17 @@ from dataclasses import field
 from declarative.model.record import struct
 from declarative.model.state import natural
 from declarative.placement.admission import TooMuchWorkError
-from declarative.placement.board import Board
+from declarative.placement.assignment import Assignment
+from declarative.placement.block_numbers import finish
+from declarative.placement.catalog import Catalog
 from declarative.placement.counted import EXACT
-from declarative.placement.finish import finish
+from declarative.placement.demand import Job
 from declarative.placement.gangs import Seating
-from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import Known
 from declarative.placement.passes import SEAT_WORK
+from declarative.placement.problem import Ask, FleetRule, Node, PlacementOutcome, Refusal, Remedy, VolumeAt
 from declarative.placement.refusals import Refusals
-from declarative.placement.requests import Job
 from declarative.placement.search import Search
-from declarative.placement.types import Ask, FleetRule, Node, PlacementOutcome, Refusal, Remedy, VolumeAt
 from declarative.placement.whatif import Change, Changes, Limit
 
 MOST_REFUSALS = 50
@@ -73,17 +73,17 @@ def place(
     with all of its ranks or is refused. `effort` is how many times as long as usual the cheapest launches are
     looked for. `about` is a task: what would make that one fit is looked for longer, and of no other.
     """
-    return Placed(Board(asks, nodes, fleets, volumes), effort).outcome(about)
+    return Placed(Catalog(asks, nodes, fleets, volumes), effort).outcome(about)
 
 
 class Placed:
     """Where all tasks go. Why some have no place is said by `outcome`, which takes as long again."""
 
-    def __init__(self, board: Board, effort: int = 1) -> None:
-        self.board, self.effort = board, effort
+    def __init__(self, catalog: Catalog, effort: int = 1) -> None:
+        self.catalog, self.effort = catalog, effort
         self.known = Known()
-        self.found = Search(board, effort, self.known).run()
-        self.finished = finish(self.found.ledger)
+        self.found = Search(catalog, effort, self.known).run()
+        self.finished = finish(self.found.assignment)
 
     @property
     def used(self) -> frozenset[str]:
@@ -105,8 +105,10 @@ class Placed:
         refusals: Sequence[Refusal] = ()
         remedies: Sequence[Remedy] = ()
         if found.left:
-            sought = Remedies(self.board, found, self.known, self.effort, about, shared=shared, seated=seated)
-            told = Refusals(self.board, found.ledger, finished, self._may_seat_alone)
+            sought = Remedies(
+                self.catalog, found, self.known, self.effort, about, shared=shared, seated=seated
+            )
+            told = Refusals(self.catalog, found.assignment, finished, self._may_seat_alone)
             refusals = told.of(found.left, sought.of, found.proved)
             remedies = sought.shared
         return PlacementOutcome(
@@ -119,9 +121,9 @@ class Placed:
             bound=found.bound,
         )
 
-    def _may_seat_alone(self, start: Ledger, job: Job) -> bool:
-        """Whether a task finds a place, from a ledger on, if no other is asked for, or may do so."""
-        return Search(self.board, self.effort, self.known, start).may_seat_alone(job)
+    def _may_seat_alone(self, start: Assignment, job: Job) -> bool:
+        """Whether a task finds a place, from an assignment on, if no other is asked for, or may do so."""
+        return Search(self.catalog, self.effort, self.known, start).may_seat_alone(job)
 
 
 @struct(slots=True)
@@ -139,7 +141,7 @@ class Remedies:
 
     def __init__(
         self,
-        board: Board,
+        catalog: Catalog,
         found: Seating,
         known: Known,
         effort: int,
@@ -149,21 +151,21 @@ class Remedies:
         seated: Collection[str] | None = None,
     ) -> None:
         """With `about`, of all tasks that were refused only that one matters."""
-        self.board, self.known, self.effort = board, known, effort
-        self.changes = Changes(board, found.ledger)
-        self.placed = set(found.ledger.seats)
+        self.catalog, self.known, self.effort = catalog, known, effort
+        self.changes = Changes(catalog, found.assignment)
+        self.placed = set(found.assignment.seats)
         if seated is not None:
-            self.placed = {job.index for job in board.jobs if job.task.name in seated}
+            self.placed = {job.index for job in catalog.jobs if job.task.name in seated}
         left = [job for job in found.left if job.index not in self.placed]
         closer = CLOSER if about else 1
-        few = len(board.jobs) <= EXACT
-        scale = effort * (1 if few else min(TIMES, max(FEWER, len(board.jobs) / MANY)))
+        few = len(catalog.jobs) <= EXACT
+        scale = effort * (1 if few else min(TIMES, max(FEWER, len(catalog.jobs) / MANY)))
         work = max(LEAST_WORK * scale, min(MOST_WORK * scale, ALL_WORK * scale - known.total))
-        one_plan = PASSES * SEAT_WORK * len(board.jobs)
+        one_plan = PASSES * SEAT_WORK * len(catalog.jobs)
         work = max(work, one_plan) if about else work
         self.work = known.total + work * closer
         """`known` may come to so much."""
-        plans = min(MOST_PLANS, max(LEAST_PLANS, MOST_PLANNED // len(board.jobs)))
+        plans = min(MOST_PLANS, max(LEAST_PLANS, MOST_PLANNED // len(catalog.jobs)))
         self.plans = plans * closer if one_plan <= work else 0
         """How many more may be made: none if there is no time for one, unless it is about one task."""
         kinds: dict[object, list[Job]] = {}
@@ -209,10 +211,10 @@ class Remedies:
         self.plans = self.plans - 1 if self.known.total <= self.work else -1
         if self.plans < 0:
             return None
-        changed = [asks.get(job.index, job.ask) for job in self.board.jobs]
-        board = Board(changed, self.board.nodes, fleets, self.board.volumes)
+        changed = [asks.get(job.index, job.ask) for job in self.catalog.jobs]
+        catalog = Catalog(changed, self.catalog.nodes, fleets, self.catalog.volumes)
         try:
-            return set(Search(board, self.effort, self.known, until=self.work).seated(needed))
+            return set(Search(catalog, self.effort, self.known, until=self.work).seated(needed))
         except TooMuchWorkError:
             self.plans = -1
             return None
@@ -242,7 +244,7 @@ class Remedies:
         wanted = {job.index for job in shared.jobs}
         low, high = shared.used + 1, shared.used + shared.need
         enough = self.plans >= 1 + (high - low).bit_length()
-        best = self._seated({}, limit.rules(self.board, high)) if enough else None
+        best = self._seated({}, limit.rules(self.catalog, high)) if enough else None
         if best is None:  # or the least value could not be found any more
             self._unknown.update(map(_key, shared.jobs))
         if best is None or not self.placed <= best or not best & wanted:
@@ -252,8 +254,8 @@ class Remedies:
         if least is None:
             self._unknown.update(map(_key, shared.jobs))
             return None
-        names = tuple(str(job.task.name) for job in self.board.jobs if job.index in helped)
-        return Remedy(text=limit.text(self.board, least), tasks=names, fleet=limit.fleet)
+        names = tuple(str(job.task.name) for job in self.catalog.jobs if job.index in helped)
+        return Remedy(text=limit.text(self.catalog, least), tasks=names, fleet=limit.fleet)
 
     def _least_value(self, limit: Limit, low: int, high: int, needed: set[int]) -> int | None:
         """The least value with which all of these tasks are seated; `high` is enough. None if too many plans
@@ -261,7 +263,7 @@ class Remedies:
         """
         while low < high:
             middle = (low + high) // 2
-            now = self._seated({}, limit.rules(self.board, middle), needed)
+            now = self._seated({}, limit.rules(self.catalog, middle), needed)
             if now is None:
                 return None
             low, high = (low, middle) if needed <= now else (middle + 1, high)
@@ -307,7 +309,7 @@ class Remedies:
 
     def _helps(self, job: Job, change: Change) -> bool:
         needed = self.placed | {job.index}
-        seated = self._seated({job.index: change.ask}, self.board.fleets, needed)
+        seated = self._seated({job.index: change.ask}, self.catalog.fleets, needed)
         return seated is not None and needed <= seated
 
 

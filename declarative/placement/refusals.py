@@ -13,8 +13,11 @@ from declarative.model.diagnostic import and_more
 from declarative.model.resource import Offer
 from declarative.model.spec import Task
 from declarative.model.state import natural
-from declarative.placement.board import Board
+from declarative.placement.assignment import Assignment
+from declarative.placement.block_numbers import BlockAssignment
+from declarative.placement.catalog import Catalog
 from declarative.placement.cover import Try
+from declarative.placement.demand import ANYWHERE, Job
 from declarative.placement.filters import (
     Mismatch,
     beside_reason,
@@ -24,21 +27,18 @@ from declarative.placement.filters import (
     shape_reason,
     topology_reason,
 )
-from declarative.placement.finish import Finished
 from declarative.placement.gangs import best_try, seat_partly
-from declarative.placement.ledger import Ledger
-from declarative.placement.requests import ANYWHERE, Job
-from declarative.placement.tally import NAMED, STRUCTURAL, Tally, not_pinned
-from declarative.placement.types import (
+from declarative.placement.problem import (
     NEVER,
     NOT_NOW,
-    Kind,
+    NodeType,
     RankVerdict,
     Refusal,
     Unseen,
     Verdict,
     of_offer,
 )
+from declarative.placement.tally import NAMED, STRUCTURAL, Tally, not_pinned
 
 MOST_ASKED = 1_000_000
 """Nodes and offers that are asked about for all refusals of a plan; beyond, a refusal lists none."""
@@ -100,27 +100,27 @@ class Refusals:
 
     def __init__(
         self,
-        board: Board,
-        ledger: Ledger,
-        finished: Finished,
-        search: Callable[[Ledger, Job], bool] = lambda _start, _job: False,
+        catalog: Catalog,
+        assignment: Assignment,
+        finished: BlockAssignment,
+        search: Callable[[Assignment, Job], bool] = lambda _start, _job: False,
     ) -> None:
-        """`search` says whether the search finds a task a place alone, from a ledger on, or may do so."""
-        self.board, self.search = board, search
-        self.ledger = ledger
+        """`search` says whether the search finds a task a place alone, from an assignment on, or may."""
+        self.catalog, self.search = catalog, search
+        self.assignment = assignment
         self.finished = finished
-        self._launched = {n.name: ledger.kind_of[i] for i, n in finished.nodes.items() if n.new}
-        self.start, self.ideal = Ledger.start(board), Ledger.start(board, ideal=True)
+        self._launched = {n.name: assignment.kind_of[i] for i, n in finished.nodes.items() if n.new}
+        self.start, self.ideal = Assignment.start(catalog), Assignment.start(catalog, ideal=True)
         self._by_place: dict[tuple[int, int], Mismatch | None] = {}
         self._by_shape: dict[tuple[int, int], Mismatch | None] = {}
         self._asked = self._searched = 0
         self._alike: dict[tuple[object, ...], Refusal] = {}
-        self.alike = _alike_nodes(ledger, finished)
-        offered = {option.fleet for option in board.options}
+        self.alike = _alike_nodes(assignment, finished)
+        offered = {option.fleet for option in catalog.options}
         # Hosts that are nodes, and what is not there now, are named themselves.
         self.without_offer = [
             name
-            for name, rule in board.fleets.items()
+            for name, rule in catalog.fleets.items()
             if name not in offered and not rule.unseen and not (rule.fleet.exists and rule.existing)
         ]
 
@@ -146,13 +146,13 @@ class Refusals:
             return False
         more = {
             name: sum(self._holds(job, name, unseen) for unseen in rule.unseen)
-            for name, rule in self.board.fleets.items()
+            for name, rule in self.catalog.fleets.items()
         }
         if not any(more.values()):
             return True
-        if not job.plain:
+        if not job.unconstrained:
             return False  # how many ranks volumes and pins leave a place to is not counted
-        most = max(more.values()) if job.request.together else sum(more.values())
+        most = max(more.values()) if job.request.one_area else sum(more.values())
         return (len(found.nodes) if found else 0) + most < job.ranks
 
     def _alone(self, job: Job) -> Try | None:
@@ -170,7 +170,7 @@ class Refusals:
 
         Where ranks differ, or several fleets have yet to choose where they lie, one try may choose wrongly.
         """
-        if job.ranks == 1 or not job.request.fit or (job.alike and job.request.together):
+        if job.ranks == 1 or not job.request.fit or (job.alike and job.request.one_area):
             return False
         self._searched += 1
         return self._searched > MOST_SEARCHED or self.search(self.ideal, job)
@@ -180,20 +180,20 @@ class Refusals:
         if self.unseen(job, fleet, unseen).code in STRUCTURAL:
             return 0
         if unseen.offer is None:
-            room = job.ranks if self.ideal.room[fleet] is None else self.ideal.room[fleet] or 0
+            room = job.ranks if self.ideal.fleet_room[fleet] is None else self.ideal.fleet_room[fleet] or 0
             return 0 if job.reuse or not room else min(room, job.ranks) if job.request.whole else job.ranks
         if job.request.whole:
             return 1
-        kind = Kind(*of_offer(unseen.offer, self.board.fleets[fleet].fleet))
+        kind = NodeType(*of_offer(unseen.offer, self.catalog.fleets[fleet].fleet))
         return kind.total // blocks_wanted(job.task, kind) if unseen.known else job.ranks
 
     def unseen(self, job: Job, fleet: str, unseen: Unseen) -> Mismatch:
         """Why a task cannot have what is not there now: it may be of no use to it anyway."""
-        of = self.board.fleets[fleet].fleet
+        of = self.catalog.fleets[fleet].fleet
         reason = fleet_reason(job.task, of)
         if unseen.offer is None:
             return reason or Mismatch("offers-unknown", unseen.detail)
-        kind = Kind(*of_offer(unseen.offer, of))
+        kind = NodeType(*of_offer(unseen.offer, of))
         reason = reason or _not_named(job.task, unseen.offer) or place_reason(job.task, kind)
         if reason is None and unseen.known:
             reason = shape_reason(job.task, kind)
@@ -202,21 +202,21 @@ class Refusals:
     def _refusal(self, job: Job, changes: tuple[str, ...] | None, *, proved: bool) -> Refusal:
         never = self.never(job)
         proved = never or proved or self._counts_out(job)
-        found = best_try(self.ledger, job, {}) or Try(domain=ANYWHERE, failed=0)
+        found = best_try(self.assignment, job, {}) or Try(domain=ANYWHERE, failed=0)
         failed = found.failed if found.failed is not None else 0
-        self.ledger.log = []
-        seated = seat_partly(self.ledger, job, found)
-        self._asked += len(self.alike) + len(self.board.options)
+        self.assignment.log = []
+        seated = seat_partly(self.assignment, job, found)
+        self._asked += len(self.alike) + len(self.catalog.options)
         brief = self._asked > MOST_ASKED
         tally = Tally(self, job, found, failed, seated, brief=brief)
-        self.ledger.undo()
+        self.assignment.undo()
         fits, other = Verdict.FITS, Verdict.NOT_TRIED
         verdicts = [
             RankVerdict(rank=job.ask.number(r), verdict=fits if r in found.nodes else other)
             for r in range(job.ranks)
         ]
         verdicts[failed] = replace(verdicts[failed], verdict=Verdict.CAUSE, rejections=tally.rejections)
-        fleets = len(self.board.fleets)
+        fleets = len(self.catalog.fleets)
         return Refusal(
             task=str(job.task.name),
             code="never-fits" if never else "no-capacity",
@@ -244,8 +244,8 @@ class Refusals:
         if not job.alike:
             return False
         start = self.start
-        options = () if job.reuse else self.board.options_in(job.request, ANYWHERE)
-        owed = any(start.owed.values())
+        options = () if job.reuse else self.catalog.options_in(job.request, ANYWHERE)
+        owed = any(start.baseline_left.values())
         if owed or any(start.may_launch(option) for option, _, _ in options):
             return False
         found = best_try(start, job, {})
@@ -253,14 +253,14 @@ class Refusals:
 
     def _unknown_pins(self, job: Job) -> str | None:
         """What to say where `instances` names no node that is there or will be, whatever is placed."""
-        known = {*self.board.index, *self.board.coming, *self._unseen_hosts()}
+        known = {*self.catalog.index, *self.catalog.coming, *self._unseen_hosts()}
         pins = [p for p in job.task.instances if p not in known]
         if pins and self._launched.keys() >= set(pins):
             nodes = ", ".join(f"node/{pin}" for pin in pins[:NAMED])
             return f"this plan launches {nodes}: apply it, then plan again"
         if not pins:
             return None
-        there = sorted(self.board.index, key=natural)
+        there = sorted(self.catalog.index, key=natural)
         fleets = {p.rpartition("-")[0] for p in pins}
         near = [n for n in there if n.rpartition("-")[0] in fleets] or there
         found = f"there are {and_more(near, NAMED)}" if near else "no node is there"
@@ -271,28 +271,28 @@ class Refusals:
 
     def _unseen_hosts(self) -> set[str]:
         """The names of hosts that are not there now."""
-        unseen = (item.offer for rule in self.board.fleets.values() for item in rule.unseen)
+        unseen = (item.offer for rule in self.catalog.fleets.values() for item in rule.unseen)
         return {offer.host.name for offer in unseen if offer and offer.host}
 
     def static(self, job: Job, kind: int) -> Mismatch | None:
         """What turns a whole kind down, whatever its nodes hold: by its place, else by its shape."""
         where = (job.request.limits, kind)
         if where not in self._by_place:
-            found = self.board.kinds[kind]
-            rule = self.board.fleets.get(found.fleet)
+            found = self.catalog.kinds[kind]
+            rule = self.catalog.fleets.get(found.fleet)
             if rule is None:
                 reason: Mismatch | None = Mismatch("fleet", f"fleet/{found.fleet} is not declared any more")
             else:
                 reason = fleet_reason(job.task, rule.fleet) or topology_reason(job.task, rule.fleet, found)
                 reason = reason or place_reason(job.task, found)
-                reason = reason or beside_reason(job.task, found, self.board.beside.get(job.task.name, ()))
+                reason = reason or beside_reason(job.task, found, self.catalog.beside.get(job.task.name, ()))
             self._by_place[where] = reason
         reason = self._by_place[where]
         if reason:
             return reason
-        what = (job.request.size, self.board.make_of[kind])
+        what = (job.request.size, self.catalog.hardware_of[kind])
         if what not in self._by_shape:
-            self._by_shape[what] = shape_reason(job.task, self.board.kinds[kind])
+            self._by_shape[what] = shape_reason(job.task, self.catalog.kinds[kind])
         return self._by_shape[what]
 
 
@@ -303,13 +303,13 @@ def _not_named(task: Task, offer: Offer) -> Mismatch | None:
     return not_pinned(task)
 
 
-def _alike_nodes(ledger: Ledger, finished: Finished) -> dict[tuple[int, object], list[int]]:
+def _alike_nodes(assignment: Assignment, finished: BlockAssignment) -> dict[tuple[int, object], list[int]]:
     """Nodes that every task has the same to say about: by kind, readiness and busy blocks."""
     out: dict[tuple[int, object], list[int]] = {}
     for number, node in finished.nodes.items():
         ready = (node.closed, node.readiness.state, node.readiness.reason)
         busy = len(finished.held.get(number, node.held))
-        out.setdefault((ledger.kind_of[number], (ready, busy, node.new)), []).append(number)
+        out.setdefault((assignment.kind_of[number], (ready, busy, node.new)), []).append(number)
     return out
 
 

@@ -12,16 +12,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from declarative.placement.admission import Admission
-from declarative.placement.board import Board, Option
+from declarative.placement.assignment import Assignment
+from declarative.placement.catalog import Catalog, LaunchOption
 from declarative.placement.counted import Counted
+from declarative.placement.demand import Job, movable
 from declarative.placement.gangs import Seating, base_for
-from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import Known, bound, least_work, rough_of, solve
 from declarative.placement.orders import LAST_RESORTS, ORDERS
 from declarative.placement.passes import Passes
+from declarative.placement.problem import Place
 from declarative.placement.program import SolverLimits
-from declarative.placement.requests import Job, movable
-from declarative.placement.types import Place
 
 ROUGHLY = 0.5
 """The part of the work for the cheapest launches that a rough program may take."""
@@ -48,22 +48,22 @@ ROUNDED = 1e-6
 
 
 class Search:
-    """One board, searched."""
+    """One catalog, searched."""
 
     def __init__(
         self,
-        board: Board,
+        catalog: Catalog,
         effort: int = 1,
         known: Known | None = None,
-        start: Ledger | None = None,
+        start: Assignment | None = None,
         *,
         until: float = math.inf,
     ) -> None:
         """As `Passes`. With `until`, the search raises `TooMuchWorkError` once that work is done, or where it
         would go on without a program.
         """
-        self.board = board
-        self.passes = Passes(board, effort, known, start, until=until)
+        self.catalog = catalog
+        self.passes = Passes(catalog, effort, known, start, until=until)
         self.known = self.passes.known
         self.admission = Admission(self.passes)
         self._lost: set[int] = set()
@@ -74,7 +74,7 @@ class Search:
 
         With `needed`, only whether it seats all of these tasks is right.
         """
-        return self.admission.fullest(self.board.jobs, needed).ledger.seats
+        return self.admission.fullest(self.catalog.jobs, needed).assignment.seats
 
     def may_seat_alone(self, job: Job) -> bool:
         """Whether a task finds a place if no other is asked for; or may do so, if its ranks are not alike, it
@@ -86,8 +86,8 @@ class Search:
 
     def run(self) -> Seating:
         """The best outcome that was found."""
-        found = self.admission.fullest(self.board.jobs)
-        few = len(found.ledger.seats) <= self.passes.few
+        found = self.admission.fullest(self.catalog.jobs)
+        few = len(found.assignment.seats) <= self.passes.few
         if found.left and few and self.known.drawn < self.passes.seats_drawn:
             # Those that are left out change nothing for the others.
             alone = self.admission.fullest(self.passes.seated(found))
@@ -103,7 +103,7 @@ class Search:
             return replace(self._orders(found, jobs), bound=0.0)
         stays = {job.index for job in jobs} - {job.index for job in free}
         # The program cannot tell where those are best off that share volumes or are pinned.
-        searched = not all(self.passes.stays(self.board.jobs[index], found) for index in stays)
+        searched = not all(self.passes.stays(self.catalog.jobs[index], found) for index in stays)
         if searched:
             found = self._orders(found, jobs)
         found, answered = self._cheaper(found, jobs, free)
@@ -136,7 +136,7 @@ class Search:
     def _beside(self, found: Seating, jobs: Sequence[Job], free: Sequence[Job]) -> Counted:
         """A program for tasks that may go anywhere; all others stay where they are."""
         stay = {job.index for job in jobs} - {job.index for job in free}
-        return self.passes.counted(base_for(self.passes.start, found.ledger, stay), free, found)
+        return self.passes.counted(base_for(self.passes.start, found.assignment, stay), free, found)
 
     def _loosely(
         self, found: Seating, jobs: Sequence[Job], free: Sequence[Job]
@@ -151,7 +151,7 @@ class Search:
         if len(kept) + len(free) == len(jobs):
             return least, []
         asked = [job for job in jobs if job.index not in kept]
-        base = base_for(self.passes.start, found.ledger, kept)
+        base = base_for(self.passes.start, found.assignment, kept)
         counted = self.passes.counted(base, asked, found)
         counted.loose = {job.index for job in asked} - may_go
         others = self._by_programs(counted, jobs, quick=True)[1]
@@ -159,22 +159,22 @@ class Search:
             others += self._at_each_place(base, asked, jobs)
         return least, others
 
-    def _at_each_place(self, base: Ledger, asked: Sequence[Job], jobs: Sequence[Job]) -> list[Seating]:
+    def _at_each_place(self, base: Assignment, asked: Sequence[Job], jobs: Sequence[Job]) -> list[Seating]:
         """Outcomes that begin with an idle node at one place each: tasks whose volumes may be at several
         places go there then, and not each to where the first of its own is.
         """
-        board, first = self.board, dict[Place, Option]()
+        catalog, first = self.catalog, dict[Place, LaunchOption]()
         mounting = [
             job for job in asked if any(len(mount.names) > 1 for own in job.ask.want.mounts for mount in own)
         ]
-        for option in board.options:
+        for option in catalog.options:
             if base.may_launch(option) and any(job.request.fit.get(option.kind) for job in mounting):
-                first.setdefault(board.place_of[option.kind], option)
+                first.setdefault(catalog.place_of[option.kind], option)
         found: list[Seating] = []
         for option in list(first.values())[:MOST_PLACES]:
-            ledger = base.copy()
-            ledger.launch_idle(option, 1)
-            found.append(self.passes.whole(ledger, jobs))
+            assignment = base.copy()
+            assignment.launch_idle(option, 1)
+            found.append(self.passes.whole(assignment, jobs))
         return [one for one in found if not one.left]
 
     def _is_near(self, found: Seating, least: float | None) -> bool:
@@ -212,11 +212,11 @@ class Search:
         """The least that launches cost by one program, and the outcome with the launches that it names, if
         all tasks find a place then. Else those are noted that had none by the program.
         """
-        least, ledger = solve(program, limits, self.known)
-        if ledger is None:
+        least, assignment = solve(program, limits, self.known)
+        if assignment is None:
             return least, []
-        without = {job.index for job in jobs} - ledger.seats.keys()
-        found = self.passes.whole(ledger, jobs)
+        without = {job.index for job in jobs} - assignment.seats.keys()
+        found = self.passes.whole(assignment, jobs)
         self._lost.update(without if found.left else ())
         return least, [] if found.left else [found]
 
@@ -240,10 +240,10 @@ class Search:
         """Whether what is launched is free and cannot be less."""
         if found.cost:
             return False
-        owed = sum(rule.baseline for rule in self.board.fleets.values())
-        return len(found.ledger.launches) <= owed or self._is_full(found)
+        owed = sum(rule.baseline for rule in self.catalog.fleets.values())
+        return len(found.assignment.launches) <= owed or self._is_full(found)
 
     def _is_full(self, found: Seating) -> bool:
         """Whether no block is idle on any node, and all offers are alike: no order needs fewer nodes."""
-        board, piles = self.board, found.ledger.piles.values()
-        return not any(piles) and len({board.make_of[option.kind] for option in board.options}) == 1
+        catalog, piles = self.catalog, found.assignment.idle_by_size.values()
+        return not any(piles) and len({catalog.hardware_of[option.kind] for option in catalog.options}) == 1

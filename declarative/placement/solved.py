@@ -1,5 +1,5 @@
-"""The ledger that a program's solution stands for: which ranks sit on which nodes; and the columns that stand
-for a ledger.
+"""The assignment that a solution stands for: which ranks sit on which nodes; and the columns that stand
+for an assignment.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from declarative.placement.board import Option
+from declarative.placement.assignment import Assignment
+from declarative.placement.catalog import LaunchOption
 from declarative.placement.counted import Counted
 from declarative.placement.cutting import Class, Seat, pack
-from declarative.placement.ledger import Ledger
-from declarative.placement.requests import Job
+from declarative.placement.demand import Job
 from declarative.placement.volumes import hold, serves
 
 NEARLY = 1e-4
@@ -22,12 +22,14 @@ MOST_TRIES = 20_000
 """Ranks that are looked at to bring another task to nodes where only tasks lie that launch nothing."""
 
 
-def ledger_of(counted: Counted, values: Sequence[float], without: Iterable[Job] = ()) -> Ledger | None:
-    """The ledger that a solution stands for, `without` some of its tasks; None if some of its numbers are not
-    whole. Tasks are left out whose ranks have to lie apart and would share a node; and, if the program is
-    rough, those of which a rank finds no place.
+def assignment_of(
+    counted: Counted, values: Sequence[float], without: Iterable[Job] = ()
+) -> Assignment | None:
+    """The assignment that a solution stands for, `without` some of its tasks; None if some of its numbers
+    are not whole. Tasks whose ranks have to lie apart and would share a node are left out; and, if
+    the program is rough, those of which a rank finds no place.
     """
-    launches: list[Option] = []
+    launches: list[LaunchOption] = []
     found = _seats_of(counted, values, launches)
     if found is None:
         return None
@@ -37,26 +39,28 @@ def ledger_of(counted: Counted, values: Sequence[float], without: Iterable[Job] 
     out = {job for job, _ in lost} | crowded
     counted.seated = {seat[0].index for seat, _ in seats} - out
     # Whether a task may sit on nodes that others launch is seen afterwards.
-    may = {job.index for (job, _), _ in seats if job.index in counted.loose and job.reuse and job.plain}
+    may = {
+        job.index for (job, _), _ in seats if job.index in counted.loose and job.reuse and job.unconstrained
+    }
     out |= (set(counted.loose) - may) | {job.index for job in without}
-    ledger = counted.base.copy()
+    assignment = counted.base.copy()
     # Where launches cost nothing, a solution names any number of them.
     used = {node for _, node in seats} if counted.worth else None
-    number_of = _launch(ledger, launches, used)
+    number_of = _launch(assignment, launches, used)
     for seat, node in seats:
         if seat[0].index not in out:
-            _sit(ledger, seat, number_of.get(node, node))
+            _sit(assignment, seat, number_of.get(node, node))
     if may:
-        accompany(ledger, counted.base, may)
-    return ledger
+        accompany(assignment, counted.base, may)
+    return assignment
 
 
 def _seats_of(
-    counted: Counted, values: Sequence[float], launches: list[Option]
+    counted: Counted, values: Sequence[float], launches: list[LaunchOption]
 ) -> tuple[list[tuple[Seat, int]], set[tuple[int, int]], set[int]] | None:
     """Which ranks sit on which nodes, with the numbers of those in `launches`, to which they are added; tasks
     of which a rank finds no place, each with the class where it finds none; and tasks whose ranks would share
-    a node. None as `ledger_of`.
+    a node. None as `assignment_of`.
     """
     slots = [_slots(counted, one, values, launches) for one in counted.classes]
     queues = {number: iter(piece.seats) for number, piece in enumerate(counted.pieces)}
@@ -135,21 +139,21 @@ def _seats_apart(
     return seats, lost, crowded
 
 
-def accompany(ledger: Ledger, base: Ledger, guests: Collection[int]) -> None:
+def accompany(assignment: Assignment, base: Assignment, guests: Collection[int]) -> None:
     """Let tasks that launch nothing sit only where others do: move a rank of these to each node that has
     none, or exchange one for a rank there; or else leave those without a place that lie there. `guests` are
     such tasks, by their index. What sits in the `base` stays.
     """
-    jobs, left = ledger.board.jobs, set[int]()
-    on: dict[int, list[Seat]] = {launch.node: [] for launch in ledger.launches}
-    for index, nodes in ledger.seats.items():
+    jobs, left = assignment.catalog.jobs, set[int]()
+    on: dict[int, list[Seat]] = {launch.node: [] for launch in assignment.launches}
+    for index, nodes in assignment.seats.items():
         for rank, node in enumerate(nodes):
             if node in on:
                 on[node].append((jobs[index], rank))
     hosts = [
         (jobs[index], rank)
-        for index, nodes in ledger.seats.items()
-        if index not in base.seats and jobs[index].plain and not jobs[index].reuse
+        for index, nodes in assignment.seats.items()
+        if index not in base.seats and jobs[index].unconstrained and not jobs[index].reuse
         for rank in range(len(nodes))
     ]
     tries = iter(range(MOST_TRIES))
@@ -158,65 +162,67 @@ def accompany(ledger: Ledger, base: Ledger, guests: Collection[int]) -> None:
             continue
         pairs = ((host, back) for back in (None, *seats) for host in hosts)
         looked_at = (pair for pair, _ in zip(pairs, tries, strict=False))
-        found = next((pair for pair in looked_at if _may_join(ledger, *pair, node, on)), None)
+        found = next((pair for pair in looked_at if _may_join(assignment, *pair, node, on)), None)
         if found is None:
             left.update(job.index for job, _ in seats)
             continue
         (host, rank), back = found
-        old = ledger.seats[host.index][rank]
-        _move(ledger, [(found[0], node), *([(back, old)] if back else ())], on)
+        old = assignment.seats[host.index][rank]
+        _move(assignment, [(found[0], node), *([(back, old)] if back else ())], on)
     for index in sorted(left):
-        for node in ledger.seats.pop(index):
-            ledger.fill(node, -jobs[index].request.fit[ledger.kind_of[node]])
+        for node in assignment.seats.pop(index):
+            assignment.fill(node, -jobs[index].request.fit[assignment.kind_of[node]])
 
 
-def _move(ledger: Ledger, moves: Sequence[tuple[Seat, int]], on: Mapping[int, list[Seat]]) -> None:
+def _move(assignment: Assignment, moves: Sequence[tuple[Seat, int]], on: Mapping[int, list[Seat]]) -> None:
     """Move ranks to nodes, all at once. `on` are the ranks on each launched node."""
     for (job, rank), _ in moves:
-        old = ledger.seats[job.index][rank]
-        ledger.fill(old, -job.request.fit[ledger.kind_of[old]])
+        old = assignment.seats[job.index][rank]
+        assignment.fill(old, -job.request.fit[assignment.kind_of[old]])
         if old in on:
             on[old].remove((job, rank))
     for (job, rank), node in moves:
-        ledger.fill(node, job.request.fit[ledger.kind_of[node]])
-        ledger.seats[job.index][rank] = node
+        assignment.fill(node, job.request.fit[assignment.kind_of[node]])
+        assignment.seats[job.index][rank] = node
         if node in on:
             on[node].append((job, rank))
 
 
 def _may_join(
-    ledger: Ledger, host: Seat, back: Seat | None, node: int, on: Mapping[int, Sequence[Seat]]
+    assignment: Assignment, host: Seat, back: Seat | None, node: int, on: Mapping[int, Sequence[Seat]]
 ) -> bool:
     """Whether a rank may go to a launched node, for another one of there that comes `back` if there is one,
     and does not leave alone those that launch nothing. `on` are the ranks on each launched node.
     """
     (job, rank), guest = host, back and back[0]
-    old = ledger.seats[job.index][rank]
-    kind, before = ledger.kind_of[node], ledger.kind_of[old]
+    old = assignment.seats[job.index][rank]
+    kind, before = assignment.kind_of[node], assignment.kind_of[old]
     rest = [*(other for other in on.get(old, ()) if other != host), *([back] if back else ())]
     if old == node or (old in on and rest and all(other.reuse for other, _ in rest)):
         return False
-    room = ledger.free[node] + (guest.request.fit[kind] if guest else 0)
-    if guest and not _may_move(ledger, guest, node, old, ledger.free[old] + job.request.fit[before]):
+    room = assignment.free[node] + (guest.request.fit[kind] if guest else 0)
+    if guest and not _may_move(assignment, guest, node, old, assignment.free[old] + job.request.fit[before]):
         return False
-    return _may_move(ledger, job, old, node, room)
+    return _may_move(assignment, job, old, node, room)
 
 
-def _may_move(ledger: Ledger, job: Job, old: int, node: int, room: int) -> bool:
+def _may_move(assignment: Assignment, job: Job, old: int, node: int, room: int) -> bool:
     """Whether a rank may go from one node to another that has `room` for it."""
-    board, kind, before = ledger.board, ledger.kind_of[node], ledger.kind_of[old]
-    near = not job.request.together or board.area(job.task, kind) == board.area(job.task, before)
-    alike = not job.request.apart or board.maker_of[kind] == board.maker_of[before]
+    catalog, kind, before = assignment.catalog, assignment.kind_of[node], assignment.kind_of[old]
+    near = not job.request.one_area or catalog.area(job.task, kind) == catalog.area(job.task, before)
+    alike = not job.request.one_vendor or catalog.maker_of[kind] == catalog.maker_of[before]
     return near and alike and not job.request.whole and 0 < job.request.fit.get(kind, 0) <= room
 
 
-def _launch(ledger: Ledger, options: Sequence[Option], used: Collection[int] | None) -> dict[int, int]:
+def _launch(
+    assignment: Assignment, options: Sequence[LaunchOption], used: Collection[int] | None
+) -> dict[int, int]:
     """Launch those that are used, or all. The number of a node if all were launched → its own."""
     out: dict[int, int] = {}
-    for node, option in enumerate(options, len(ledger.free)):
+    for node, option in enumerate(options, len(assignment.free)):
         if used is None or node in used:
-            out[node] = len(ledger.free)
-            ledger.launch_idle(option, 1)
+            out[node] = len(assignment.free)
+            assignment.launch_idle(option, 1)
     return out
 
 
@@ -233,24 +239,24 @@ def _of_runs(counted: Counted, values: Sequence[float]) -> dict[tuple[int, int],
     return out
 
 
-def _sit(ledger: Ledger, seat: Seat, node: int) -> None:
+def _sit(assignment: Assignment, seat: Seat, node: int) -> None:
     """Seat a rank on a node, with its volumes."""
     job, rank = seat
-    ledger.seats.setdefault(job.index, [-1] * job.ranks)[rank] = node
-    kind = ledger.kind_of[node]
-    ledger.fill(node, job.request.fit[kind])
-    mounts, volumes = job.ask.want.mounts, ledger.board.volumes
+    assignment.seats.setdefault(job.index, [-1] * job.ranks)[rank] = node
+    kind = assignment.kind_of[node]
+    assignment.fill(node, job.request.fit[kind])
+    mounts, volumes = job.ask.want.mounts, assignment.catalog.volumes
     if any(mounts) and mounts[rank]:
-        place, claims = ledger.board.place_of[kind], ledger.claims
+        place, claims = assignment.catalog.place_of[kind], assignment.claims
         found = {
             m.path: next(n for n in m.names if n in volumes and n not in claims and serves(volumes[n], place))
             for m in mounts[rank]
         }
-        hold(ledger, job, rank, found)
+        hold(assignment, job, rank, found)
 
 
 def _slots(
-    counted: Counted, one: Class, values: Sequence[float], launches: list[Option]
+    counted: Counted, one: Class, values: Sequence[float], launches: list[LaunchOption]
 ) -> Mapping[int, list[int]]:
     """Blocks of a rank → nodes with a place for it, one for each place; the last is to be taken first."""
     nodes = _nodes(counted, one, values, launches)
@@ -283,7 +289,7 @@ def _slots(
 
 
 def _nodes(
-    counted: Counted, one: Class, values: Sequence[float], launches: list[Option]
+    counted: Counted, one: Class, values: Sequence[float], launches: list[LaunchOption]
 ) -> dict[int, list[int]]:
     """Idle blocks → the nodes of a class, the last is to be taken first. Those that it launches are added to
     `launches`, and have the numbers that follow.
@@ -296,14 +302,14 @@ def _nodes(
             launches += [stock.option] * count
             out[stock.idle] += range(first, first + count)
         elif count:
-            ids = counted.base.piles[stock.kind][stock.idle][::-1]
+            ids = counted.base.idle_by_size[stock.kind][stock.idle][::-1]
             out[stock.idle] += [-n for n in ids[stock.first : stock.first + count]]
     for found in out.values():
         found.reverse()
     return out
 
 
-def columns_of(counted: Counted, found: Ledger) -> set[int]:
+def columns_of(counted: Counted, found: Assignment) -> set[int]:
     """The columns above 0 where all sit as they do in `found`, as far as there are any. The program has to be
     made already.
     """
@@ -330,9 +336,9 @@ def columns_of(counted: Counted, found: Ledger) -> set[int]:
 
 
 class _Taken:
-    """The columns for what is seated in a ledger."""
+    """The columns for what is seated in an assignment."""
 
-    def __init__(self, counted: Counted, found: Ledger) -> None:
+    def __init__(self, counted: Counted, found: Assignment) -> None:
         self.counted, self.found = counted, found
         self.columns: set[int] = set()
         # Nodes that are launched for tasks that stay have other numbers in the base.
@@ -353,7 +359,7 @@ class _Taken:
         """The number of the class of the node where a rank sits; -1 if it is in none."""
         node, base = self.found.seats[job.index][rank], self.counted.base
         if option := self._option_of.get(node):
-            return self._class_of.get((option.kind, base.board.kinds[option.kind].total), -1)
+            return self._class_of.get((option.kind, base.catalog.kinds[option.kind].total), -1)
         own = self._in_base.get(node, node)
         return self._class_of.get((base.kind_of[own], base.free[own]), -1)
 

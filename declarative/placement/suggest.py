@@ -22,7 +22,7 @@ from declarative.placement.filters import (
     ready_reason,
 )
 from declarative.placement.launches import Targets
-from declarative.placement.types import Kind, Node, Suggestion, by_name, of_node
+from declarative.placement.problem import Node, NodeType, Suggestion, by_name, of_node
 
 MOST = 3
 """Suggestions at most."""
@@ -64,10 +64,10 @@ class _Moves:
         self, nodes: Sequence[Node], fleets: Mapping[str, Fleet], wants: Mapping[str, TaskWant]
     ) -> None:
         self.nodes, self.fleets, self.wants = nodes, fleets, wants
-        kinds = sorted({Kind(*of_node(n)) for n in nodes}, key=by_name)
+        kinds = sorted({NodeType(*of_node(n)) for n in nodes}, key=by_name)
         self.kinds = kinds
         number = {kind: i for i, kind in enumerate(kinds)}
-        self.kind_of = [number[Kind(*of_node(n))] for n in nodes]
+        self.kind_of = [number[NodeType(*of_node(n))] for n in nodes]
         self.idle = [n.total - len(n.held) for n in nodes]
         # Idle nodes above the target go by themselves: to move ranks there frees nothing.
         used = Counter(node.fleet for node in nodes if node.held)
@@ -144,14 +144,14 @@ class _Moves:
         return Suggestion(node=here.name, moves=tuple(moves), saves=round(here.price, 6))
 
     def _fit(self, holder: str, here: Node) -> Mapping[int, int]:
-        """Kind → blocks that the rank takes there. The ranks of a cluster stay where the others are, those of
+        """Node type → blocks of the rank. The ranks of a cluster stay where the others are, those of
         a gang on GPUs of one vendor.
         """
         name = holder.removeprefix("rank/").rpartition("-")[0]
         task = self.wants[name].spec
         bound = task.cluster and task.nodes > 1
         level = level_of(task, self.fleets[here.fleet])
-        home = _area(Kind(*of_node(here)), level) if bound else None
+        home = _area(NodeType(*of_node(here)), level) if bound else None
         maker = maker_of(here.shape) if one_vendor(task) else None
         if (name, home, maker) not in self._fits:
             fits = self._fits[name, home, maker] = {}
@@ -161,12 +161,12 @@ class _Moves:
                     fits[i] = need
         return self._fits[name, home, maker]
 
-    def _may(self, task: Task, kind: Kind) -> bool:
+    def _may(self, task: Task, kind: NodeType) -> bool:
         """Whether a task may use a kind of node at all."""
         fleet = self.fleets.get(kind.fleet)
         return fleet is not None and not fleet_reason(task, fleet) and not place_reason(task, kind)
 
 
-def _area(kind: Kind, level: str) -> tuple[str | None, ...]:
+def _area(kind: NodeType, level: str) -> tuple[str | None, ...]:
     """What tells apart where ranks of a cluster lie."""
     return (kind.fleet, kind.backend, kind.region, kind.at(level))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from declarative.model.spec import Task
 from declarative.model.state import natural, rank_name
-from declarative.placement.board import Option
+from declarative.placement.catalog import LaunchOption
 from declarative.placement.cover import Try
+from declarative.placement.demand import Job, is_spread
 from declarative.placement.filters import (
     Mismatch,
     block_reason,
@@ -18,10 +19,9 @@ from declarative.placement.filters import (
     kept_apart,
     ready_reason,
 )
-from declarative.placement.requests import Job, is_spread
-from declarative.placement.types import (
+from declarative.placement.problem import (
     SUCH_AS,
-    Kind,
+    NodeType,
     Place,
     Rejection,
     of_offer,
@@ -80,7 +80,7 @@ class Tally:
         brief: bool = False,
     ) -> None:
         self.refusals = refusals
-        self.board, self.ledger = refusals.board, refusals.ledger
+        self.catalog, self.assignment = refusals.catalog, refusals.assignment
         self.job, self.found, self.rank, self.seated = job, found, rank, seated
         self.counts: Counter[str] = Counter()
         self._mounted: dict[Place, Mismatch | None] = {}
@@ -97,7 +97,7 @@ class Tally:
 
     def _nodes(self) -> None:
         for (kind, _), numbers in self.refusals.alike.items():
-            fleet = self.board.kinds[kind].fleet
+            fleet = self.catalog.kinds[kind].fleet
             alike = not self.job.task.instances and self.seated.keys().isdisjoint(numbers)
             left = numbers if alike else self._rest(fleet, numbers)
             if left:
@@ -131,17 +131,17 @@ class Tally:
             self._by_code.setdefault((fleet, reason.code), []).append((reason, numbers))
 
     def _options(self) -> None:
-        for option in self.board.options:
+        for option in self.catalog.options:
             reason = self._of_option(option)
             if reason:
                 self.counts[reason.code] += 1
-                target = offer_name(self.board.kinds[option.kind])
+                target = offer_name(self.catalog.kinds[option.kind])
                 self._offers.setdefault((option.fleet, reason.code), []).append(reason.of(target))
         for name, reason, target in self.unseen():
             self.counts[reason.code] += 1
             self._offers.setdefault((name, reason.code), []).append(reason.of(target))
         for name in self.refusals.without_offer:
-            rule = self.board.fleets[name]
+            rule = self.catalog.fleets[name]
             none = Mismatch("no-offer", rule.why_nothing())
             reason = fleet_reason(self.job.task, rule.fleet) or none
             self.counts[reason.code] += 1
@@ -149,11 +149,11 @@ class Tally:
 
     def unseen(self) -> Iterator[tuple[str, Mismatch, str]]:
         """Fleet, reason and target of what is not there now."""
-        for name, rule in self.board.fleets.items():
+        for name, rule in self.catalog.fleets.items():
             for item in rule.unseen:
                 reason = self.refusals.unseen(self.job, name, item)
                 if reason.code not in STRUCTURAL and item.offer:
-                    kind = Kind(*of_offer(item.offer, rule.fleet))
+                    kind = NodeType(*of_offer(item.offer, rule.fleet))
                     reason = self._far(kind) or reason
                 yield name, reason, item.target
 
@@ -195,11 +195,11 @@ class Tally:
     def of_node(self, number: int) -> Mismatch | None:
         """Why the rank cannot have a node."""
         node = self.refusals.finished.nodes[number]
-        kind = self.ledger.kind_of[number]
+        kind = self.assignment.kind_of[number]
         if not self._named(number):
             return not_pinned(self.job.task)
         if reason := self.refusals.static(self.job, kind):
-            of_fleet = reason.code in ("fleet", "not-cluster") and node.fleet in self.board.fleets
+            of_fleet = reason.code in ("fleet", "not-cluster") and node.fleet in self.catalog.fleets
             return reason._replace(detail=f"fleet/{node.fleet}: {reason.detail}") if of_fleet else reason
         if lasting := self._elsewhere(kind) or self._lasting_mounts(kind):
             return lasting
@@ -208,7 +208,7 @@ class Tally:
 
     def _occupied(self, number: int) -> Mismatch | None:
         """Whether other tasks, or other ranks of this one, have what it needs of a node."""
-        task, kind = self.job.task, self.board.kinds[self.ledger.kind_of[number]]
+        task, kind = self.job.task, self.catalog.kinds[self.assignment.kind_of[number]]
         finished = self.refusals.finished
         held = finished.held.get(number, finished.nodes[number].held)
         if reason := block_reason(task, kind, held):
@@ -218,14 +218,14 @@ class Tally:
         reason = block_reason(task, kind, {**held, **self.seated.get(number, {})})
         return Mismatch(reason.code, OWN) if reason else None
 
-    def _of_option(self, option: Option) -> Mismatch | None:
+    def _of_option(self, option: LaunchOption) -> Mismatch | None:
         """Why the rank cannot have an offer: what no waiting mends first."""
         task, kind = self.job.task, option.kind
         if reason := self.refusals.static(self.job, kind):
             return reason
         if not self._may_be_named(option.fleet):
             return not_pinned(task)
-        home = self.ledger.astray(option)
+        home = self.assignment.astray(option)
         if home:
             where = "/".join(home)
             detail = f"fleet/{option.fleet} has its nodes in {where}, and a cluster stays together"
@@ -234,9 +234,9 @@ class Tally:
             return lasting
         return self._no_room(option) or self._mounts(kind) or (self._beside() if is_spread(task) else None)
 
-    def _reuses(self, option: Option) -> Mismatch | None:
+    def _reuses(self, option: LaunchOption) -> Mismatch | None:
         """Whether the task launches nothing, and the fleet nothing for itself that it could use."""
-        if not self.job.reuse or self.ledger.owed[option.fleet] > 0:
+        if not self.job.reuse or self.assignment.baseline_left[option.fleet] > 0:
             return None
         why = "`--reuse`" if self.job.ask.reuse else "`creation_policy: reuse`"
         return Mismatch("reuse-only", f"{why} launches nothing")
@@ -245,32 +245,36 @@ class Tally:
         """Why a rank that is kept apart cannot have what would hold it."""
         return kept_apart(self.job.task.spread)
 
-    def _no_room(self, option: Option) -> Mismatch | None:
+    def _no_room(self, option: LaunchOption) -> Mismatch | None:
         """Whether the fleet's maximum or the offer's limit is reached."""
-        rule = self.board.fleets[option.fleet]
-        if self.ledger.room[option.fleet] == 0:
+        rule = self.catalog.fleets[option.fleet]
+        if self.assignment.fleet_room[option.fleet] == 0:
             nodes = rule.fleet.nodes
             most = nodes.max if nodes else rule.existing + len(rule.offers)
             detail = f"fleet/{option.fleet} is at its maximum of {most} node{'' if most == 1 else 's'}"
             return Mismatch("fleet-max", detail, {"nodes": 1})
-        if self.ledger.remain(option) == 0:
-            used = "reached" if self.ledger.left[option.quota] == 0 else "kept for nodes of other fleets"
+        if self.assignment.remain(option) == 0:
+            used = (
+                "reached"
+                if self.assignment.quota_left[option.quota] == 0
+                else "kept for nodes of other fleets"
+            )
             return Mismatch("limit", f"its limit of {option.offer.limit} is {used}", {"nodes": 1})
         return None
 
     def _elsewhere(self, kind: int) -> Mismatch | None:
         """Why it cannot be had beside the other ranks of the gang."""
-        if far := self._far(self.board.kinds[kind]):
+        if far := self._far(self.catalog.kinds[kind]):
             return far
         maker = self.found.domain.maker
-        own = self.board.maker_of[kind]
+        own = self.catalog.maker_of[kind]
         if maker is None or own in (None, maker):
             return None
-        model = self.board.kinds[kind].shape.gpu_name
+        model = self.catalog.kinds[kind].shape.gpu_name
         of = f"{own} ({model})" if model and model.lower() != own else own
         return Mismatch("gpu-vendor", f"its GPUs are of {of}, those of the other ranks of {maker}; {TO_MIX}")
 
-    def _far(self, kind: Kind) -> Mismatch | None:
+    def _far(self, kind: NodeType) -> Mismatch | None:
         """Whether the other ranks of a cluster task lie in another area."""
         area = self.found.domain.area
         if area is None:
@@ -287,7 +291,7 @@ class Tally:
     def _may_be_named(self, fleet: str) -> bool:
         """Whether a node of the fleet that is launched could get a pinned name, if the task pins any."""
         pins = self.job.task.instances
-        return not pins or any(n.rpartition("-")[0] == fleet and n in self.board.coming for n in pins)
+        return not pins or any(n.rpartition("-")[0] == fleet and n in self.catalog.coming for n in pins)
 
     def _lasting_mounts(self, kind: int) -> Mismatch | None:
         """What no waiting mends: a volume that is elsewhere, or nowhere."""
@@ -298,7 +302,7 @@ class Tally:
         mounts = self.job.ask.want.mounts
         if not mounts or not mounts[self.rank]:
             return None
-        place = self.board.kinds[kind].place
+        place = self.catalog.kinds[kind].place
         if place not in self._mounted:
             name = str(self.job.task.name)
             siblings = {
@@ -307,8 +311,8 @@ class Tally:
                 for volume in volumes.values()
                 if rank != self.rank
             }
-            claims = {**self.ledger.claims, **siblings}
-            self._mounted[place] = mount_reason(mounts[self.rank], place, self.board.volumes, claims)
+            claims = {**self.assignment.claims, **siblings}
+            self._mounted[place] = mount_reason(mounts[self.rank], place, self.catalog.volumes, claims)
         return self._mounted[place]
 
 

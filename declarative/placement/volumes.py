@@ -17,11 +17,11 @@ from declarative.model.record import struct
 from declarative.model.resource import RankMount
 from declarative.model.state import rank_name
 from declarative.placement.filters import Mismatch
-from declarative.placement.types import GONE, Place, VolumeAt
+from declarative.placement.problem import GONE, Place, VolumeAt
 
 if TYPE_CHECKING:
-    from declarative.placement.ledger import Ledger
-    from declarative.placement.requests import Job
+    from declarative.placement.assignment import Assignment
+    from declarative.placement.demand import Job
 
 MOST_OPTIONS, MOST_TRIED = 64, 1_000
 """Combinations of alternatives that are looked at for one rank in one place, and tried to find these."""
@@ -378,8 +378,8 @@ def _way(last: Node, came: Mapping[Node, Node | None]) -> list[Node]:
     return way[::-1]
 
 
-def hold(ledger: Ledger, job: Job, rank: int, volumes: Mapping[str, str]) -> None:
+def hold(assignment: Assignment, job: Job, rank: int, volumes: Mapping[str, str]) -> None:
     """Let a rank have volumes, by the paths where it mounts them."""
-    ledger.volumes[job.index, rank] = volumes
+    assignment.volumes[job.index, rank] = volumes
     name = rank_name(str(job.task.name), job.ask.number(rank))
-    ledger.claims.update(dict.fromkeys(volumes.values(), f"rank/{name}"))
+    assignment.claims.update(dict.fromkeys(volumes.values(), f"rank/{name}"))

@@ -1,7 +1,7 @@
 """The changes that might make a refused task fit: each is tried alone, on the finished plan.
 
 What is tried is tried with the search's own `best_try`, beside everything that was placed; `remedies` plans
-again with what looks good. The ledger is left as it was. A fleet's own limits (`resources`, `max_price`, …)
+again with what looks good. The assignment is left as it was. Limits of a fleet (`resources`, `max_price`, …)
 are not tried: placement is given only the offers that keep them.
 """
 
@@ -16,11 +16,11 @@ from declarative.model.record import struct
 from declarative.model.resource import Offer, RankMount
 from declarative.model.spec import CreationPolicy, SpotPolicy, Task
 from declarative.model.spec.values import MAX_COUNT, Count, Gpu, Level, Placement, Resources
-from declarative.placement.board import Board
+from declarative.placement.assignment import Assignment
+from declarative.placement.catalog import Catalog
+from declarative.placement.demand import ANYWHERE, Domain, Job, is_spread
 from declarative.placement.gangs import best_try
-from declarative.placement.ledger import Ledger
-from declarative.placement.requests import ANYWHERE, Domain, Job, is_spread
-from declarative.placement.types import Ask, FleetRule, Quota, quota_of
+from declarative.placement.problem import Ask, FleetRule, Quota, quota_of
 
 MOST_TRIES = 1_500
 MOST_EFFORT = 2_000_000
@@ -49,10 +49,10 @@ class Limit:
     fleet: str | None = None
     quota: Quota | None = None
 
-    def text(self, board: Board, value: int) -> str:
+    def text(self, catalog: Catalog, value: int) -> str:
         """How to write another value."""
         if self.fleet is not None:
-            rule = board.fleets[self.fleet]
+            rule = catalog.fleets[self.fleet]
             assert rule.fleet.nodes is not None
             nodes = replace(rule.fleet.nodes, max=value)
             return f"with `nodes: {yaml(nodes.plain())}` of fleet/{self.fleet}"
@@ -60,9 +60,9 @@ class Limit:
         backend, _, instance_type, spot = self.quota
         return f"with `limit: {value}` for {instance_type}{' (spot)' if spot else ''} of {backend}"
 
-    def rules(self, board: Board, value: int) -> Mapping[str, FleetRule]:
+    def rules(self, catalog: Catalog, value: int) -> Mapping[str, FleetRule]:
         """The fleets with that value. All entries of an instance type have it then, or more."""
-        out = dict(board.fleets)
+        out = dict(catalog.fleets)
         if self.fleet is not None:
             rule = out[self.fleet]
             assert rule.fleet.nodes is not None
@@ -86,10 +86,10 @@ def _is_entry(offer: Offer, backend: str, instance_type: str) -> bool:
 class Changes:
     """Changes that would make tasks fit which the plan left out."""
 
-    def __init__(self, board: Board, ledger: Ledger) -> None:
-        self.board = board
-        self.ledger = ledger
-        self.tries = min(MOST_TRIES, MOST_EFFORT // (1 + len(board.kinds)))
+    def __init__(self, catalog: Catalog, assignment: Assignment) -> None:
+        self.catalog = catalog
+        self.assignment = assignment
+        self.tries = min(MOST_TRIES, MOST_EFFORT // (1 + len(catalog.kinds)))
         """How many more may be made."""
         self._sizes: dict[str, list[int]] = {}
 
@@ -112,35 +112,35 @@ class Changes:
 
     def _maxima(self, job: Job) -> Iterator[tuple[Limit, int, int]]:
         """The most nodes of fleets."""
-        launched = Counter(x.option.fleet for x in self.ledger.launches)
-        for name, rule in self.board.fleets.items():
-            room = self.ledger.room[name]
+        launched = Counter(x.option.fleet for x in self.assignment.launches)
+        for name, rule in self.catalog.fleets.items():
+            room = self.assignment.fleet_room[name]
             if rule.fleet.nodes is None or room is None or rule.shrinks:
                 continue
             if job.task.fleets and name not in job.task.fleets:
                 continue
             domains = self._domains(job, name)
-            more = self._more(self.ledger.room, name, job, domains) if domains else None
+            more = self._more(self.assignment.fleet_room, name, job, domains) if domains else None
             used = rule.existing + launched[name] + room
             if more is not None and used + more <= MAX_COUNT:
                 yield Limit(fleet=name), used, used + more
 
     def _domains(self, job: Job, fleet: str) -> list[Domain]:
         """Where more nodes of a fleet may help: a cluster fits in another fleet no more than before."""
-        return [d for d in self.board.domains(job.request) if not d.area or d.area.fleet == fleet]
+        return [d for d in self.catalog.domains(job.request) if not d.area or d.area.fleet == fleet]
 
     def _offer_limits(self, job: Job) -> Iterator[tuple[Limit, int, int]]:
         """The limits of offers: one for all entries of an instance type, whatever the region."""
-        there = Counter(map(quota_of, self.board.nodes))
-        there.update(launch.option.quota for launch in self.ledger.launches)
+        there = Counter(map(quota_of, self.catalog.nodes))
+        there.update(launch.option.quota for launch in self.assignment.launches)
         seen: set[Quota] = set()
-        for quota in dict.fromkeys(o.quota for o, _, _ in self.board.options_in(job.request, ANYWHERE)):
+        for quota in dict.fromkeys(o.quota for o, _, _ in self.catalog.options_in(job.request, ANYWHERE)):
             entry = (quota[0], "", quota[2], quota[3])
-            more = None if entry in seen else self._more(self.ledger.left, quota, job)
+            more = None if entry in seen else self._more(self.assignment.quota_left, quota, job)
             if more is not None:
                 seen.add(entry)
-                used = there[quota] + (self.ledger.left[quota] or 0)
-                offers = (o.offer for o in self.board.options if _is_entry(o.offer, quota[0], quota[2]))
+                used = there[quota] + (self.assignment.quota_left[quota] or 0)
+                offers = (o.offer for o in self.catalog.options if _is_entry(o.offer, quota[0], quota[2]))
                 yield Limit(quota=quota), min((used, *(o.limit or 0 for o in offers))), used + more
 
     # Trying
@@ -150,7 +150,7 @@ class Changes:
         if not self.tries:
             return False
         self.tries -= 1
-        found = best_try(self.ledger, self.board.job(job.index, ask) if ask else job, {}, domains)
+        found = best_try(self.assignment, self.catalog.job(job.index, ask) if ask else job, {}, domains)
         return found is not None and found.failed is None
 
     def _if(self, job: Job, text: str, task: Task | None = None, **more: Any) -> Iterator[Change]:
@@ -200,7 +200,7 @@ class Changes:
         if task.cluster:
             loose = replace(task, placement=Placement.ANY, same=None)
             yield from self._if(job, "with `placement: any`", loose)
-        if job.request.together and task.same != "region":
+        if job.request.one_area and task.same != "region":
             yield from self._if(job, "with `same: region`", replace(task, same=Level("region")))
         if is_spread(task):
             yield from self._if(job, "without `spread`", replace(task, spread=None))
@@ -213,7 +213,7 @@ class Changes:
         task, cap = job.task, job.task.max_price
         if cap is None:
             return
-        prices = sorted({k.price for k in self.board.kinds if k.price is not None and k.price > cap})
+        prices = sorted({k.price for k in self.catalog.kinds if k.price is not None and k.price > cap})
         found = self._first(
             job, prices, lambda p: (f"with `max_price: {yaml(p)}`", replace(task, max_price=p))
         )
@@ -226,9 +226,9 @@ class Changes:
     def _lists(self, job: Job) -> Iterator[Change]:
         """Limits to some fleets, backends, regions and nodes: one more, or none at all."""
         known = {
-            "fleets": list(self.board.fleets),
-            "backends": sorted({k.backend for k in self.board.kinds}),
-            "regions": sorted({k.region for k in self.board.kinds}),
+            "fleets": list(self.catalog.fleets),
+            "backends": sorted({k.backend for k in self.catalog.kinds}),
+            "regions": sorted({k.region for k in self.catalog.kinds}),
             "instances": [],
         }
         for field, values in known.items():
@@ -256,7 +256,7 @@ class Changes:
 
     def _fewer_nodes(self, job: Job) -> Iterator[Change]:
         """As many ranks as found a place, if those would do alone; else half as many, and so on."""
-        found = best_try(self.ledger, job, {})
+        found = best_try(self.assignment, job, {})
         count = min(len(found.nodes) if found else 0, job.ranks - 1)
         while job.ranks > 1:
             count = max(1, count)
@@ -284,8 +284,8 @@ class Changes:
     def _vendors(self, job: Job) -> Iterator[Change]:
         """GPUs of any model that fits: who names those of several vendors lets a gang mix them."""
         gpu, fit = job.task.resources.gpu, job.request.fit
-        if gpu and job.request.apart:
-            names = sorted({name for k in fit if (name := self.board.kinds[k].shape.gpu_name)})
+        if gpu and job.request.one_vendor:
+            names = sorted({name for k in fit if (name := self.catalog.kinds[k].shape.gpu_name)})
             mixed = replace(gpu, names=tuple(names))
             if len(names) > 1:
                 text = f"with `gpu: {mixed.plain()}` in `resources` (GPUs of several vendors)"
@@ -308,7 +308,7 @@ class Changes:
         """The sizes that nodes and shares of nodes have, in one dimension."""
         if name not in self._sizes:
             found: set[int] = set()
-            for shape, total in {(k.shape, k.total) for k in self.board.kinds}:
+            for shape, total in {(k.shape, k.total) for k in self.catalog.kinds}:
                 whole = {
                     "cpu": shape.cpu,
                     "memory": shape.memory_mib,
@@ -388,8 +388,8 @@ def _said(task: Task, name: str, new: Any) -> str:
     """What to write for another range of one resource."""
     if not new.min and new.max is None and name != "gpu.memory":
         return f"without `{name}` in `resources`"
-    plain = _gpu(task, name, new).plain() if name.startswith("gpu") else new.plain()
-    return f"with `{name.partition('.')[0]}: {plain}` in `resources`"
+    unconstrained = _gpu(task, name, new).plain() if name.startswith("gpu") else new.plain()
+    return f"with `{name.partition('.')[0]}: {unconstrained}` in `resources`"
 
 
 def yaml(value: Any) -> str:

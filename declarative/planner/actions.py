@@ -12,7 +12,7 @@ from declarative.model.resource import node_inputs
 from declarative.model.spec import Duration, Retry, StartupOrder
 from declarative.model.state import ALONE, Address, Record, State, rank_name
 from declarative.model.status import RankState, RankStatus
-from declarative.placement.types import Choice, Node, PlacementOutcome
+from declarative.placement.problem import Choice, Node, PlacementOutcome
 from declarative.planner.fleets import Fleets
 from declarative.planner.health import alone_seconds
 from declarative.planner.inventory import rank_of

@@ -15,11 +15,10 @@ from declarative.model.diagnostic import Diagnostic, and_more
 from declarative.model.record import set_field, struct
 from declarative.model.resource import Desired, Taken
 from declarative.model.state import ORPHAN, Address, State, natural, rank_name
-from declarative.placement.board import Board
-from declarative.placement.finish import finish
+from declarative.placement.block_numbers import finish
+from declarative.placement.catalog import Catalog
 from declarative.placement.place import Placed
-from declarative.placement.search import Search
-from declarative.placement.types import (
+from declarative.placement.problem import (
     Ask,
     Choice,
     Node,
@@ -29,6 +28,7 @@ from declarative.placement.types import (
     Verdict,
     VolumeAt,
 )
+from declarative.placement.search import Search
 from declarative.planner import tasks as task_decisions
 from declarative.planner import volumes as volume_decisions
 from declarative.planner.fleets import Fleets
@@ -177,11 +177,11 @@ def _judge(asked: Question, stuck: frozenset[str], spared: frozenset[str]) -> tu
     twice = _twice(state, decisions)
     barred = {*twice, *asked.aside}
     runs = [f for f in decisions.values() if _asks(f) and f.name not in barred]
-    board, placed = _placed(asked, runs, fleets, _volumes(state, volumes, freed))
+    catalog, placed = _placed(asked, runs, fleets, _volumes(state, volumes, freed))
     # A larger fleet may be what they wait for, and then they take what is shared.
     outcome = placed.outcome(asked.about, shared=not stuck)
     waiting = _may_queue(asked, decisions, outcome)
-    outcome, queued = _behind_others(waiting, board, outcome, asked.inventory)
+    outcome, queued = _behind_others(waiting, catalog, outcome, asked.inventory)
     outcome = not_now(outcome, desired, asked.inventory, asked.now)
     outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
     volumes = volume_decisions.in_zones(desired, volumes, outcome.zones)
@@ -228,11 +228,11 @@ def _with_cascades(
 
 def _placed(
     asked: Question, runs: Sequence[TaskDecision], fleets: Fleets, volumes: Mapping[str, VolumeAt]
-) -> tuple[Board, Placed]:
+) -> tuple[Catalog, Placed]:
     """Places for all tasks that have to run. If deleted nodes make room in a fleet, they are placed again."""
     avoiding = {decision.name: decision.avoids for decision in runs if decision.avoids}
     while True:
-        board, placed = _placed_once(asked, runs, fleets, volumes, avoiding)
+        catalog, placed = _placed_once(asked, runs, fleets, volumes, avoiding)
         launched = Counter(node.fleet for node in placed.finished.launches)
         retired = fleets.retire(placed.used, launched)
         if not fleets.makes_room(retired, launched, placed.refused):
@@ -243,7 +243,7 @@ def _placed(
         decision.avoids = nodes
         if nodes:
             decision.because = (*decision.because, avoids_text(nodes))
-    return board, placed
+    return catalog, placed
 
 
 def avoids_text(nodes: Sequence[str]) -> str:
@@ -257,7 +257,7 @@ def _placed_once(
     fleets: Fleets,
     volumes: Mapping[str, VolumeAt],
     avoiding: dict[str, tuple[str, ...]],
-) -> tuple[Board, Placed]:
+) -> tuple[Catalog, Placed]:
     """Places with the nodes that tasks are `avoiding`. A task that finds none that way avoids only the node
     where it failed last, and then none: `avoiding` loses these.
     """
@@ -265,11 +265,11 @@ def _placed_once(
         nodes = [avoided_by(decision.planned, avoiding) for decision in fleets.staying()]
         nodes = _beside(asked.state, nodes, runs)
         asks = [_ask(asked, decision, avoiding.get(decision.name, ())) for decision in runs]
-        board = Board(asks, nodes, fleets.rules(), volumes)
-        placed = Placed(board, asked.effort)
+        catalog = Catalog(asks, nodes, fleets.rules(), volumes)
+        placed = Placed(catalog, asked.effort)
         refused = [str(job.task.name) for job in placed.found.left if job.task.name in avoiding]
         if not refused:
-            return board, placed
+            return catalog, placed
         for name in refused:
             nodes_before = avoiding.pop(name)
             if len(nodes_before) > 1:
@@ -460,7 +460,7 @@ MOST_STEPS = 8
 
 def _behind_others(
     waiting: Mapping[str, Ask],
-    board: Board,
+    catalog: Catalog,
     outcome: PlacementOutcome,
     seen: Inventory,
 ) -> tuple[PlacementOutcome, tuple[Queued, ...]]:
@@ -473,15 +473,15 @@ def _behind_others(
     taken |= seen.taken
     if not waiting or not any(taken.values()):
         return outcome, ()
-    rules = {name: rule for name, rule in board.fleets.items() if rule.fleet.partition}
-    nodes = [node for node in board.nodes if node.fleet in rules]
+    rules = {name: rule for name, rule in catalog.fleets.items() if rule.fleet.partition}
+    nodes = [node for node in catalog.nodes if node.fleet in rules]
     choices = list(outcome.choices)
     queued: list[Queued] = []
     left = dict(waiting)
     for moment in _moments(taken.values()):
         then = [_at(node, moment, taken, choices) for node in nodes]
-        trial = Board([*left.values()], then, rules, _with_holders(board.volumes, choices))
-        placed = finish(Search(trial).run().ledger).choices
+        trial = Catalog([*left.values()], then, rules, _with_holders(catalog.volumes, choices))
+        placed = finish(Search(trial).run().assignment).choices
         on_nodes: dict[str, list[str]] = {}
         for choice in placed:
             on_nodes.setdefault(choice.task, []).append(choice.node)

@@ -20,7 +20,7 @@ from declarative.model.spec import Backend, Fleet, Task
 from declarative.model.spec.values import FallbackPolicy, Placement
 from declarative.model.state import Address, State, natural
 from declarative.placement.filters import blocks_wanted, one_vendor, place_reason
-from declarative.placement.types import Choice, Kind, Node, Place, by_name, of_offer
+from declarative.placement.problem import Choice, Node, NodeType, Place, by_name, of_offer
 from declarative.planner.fleets import Fleets
 from declarative.planner.nodes import NodeDecision, offer_of
 from declarative.planner.serves import terms
@@ -76,7 +76,7 @@ class _Member:
         own = (node.backend, node.region, node.zone, node.instance_type, node.spot, node.total)
         return (*own, node.price, self.tied, tuple(sorted({repr(g.key) for g in self.guests})))
 
-    def suits(self, kind: Kind) -> bool:
+    def suits(self, kind: NodeType) -> bool:
         """Whether each rank gets as many blocks, and gangs GPUs of the same vendor."""
         same = maker_of(kind.shape) == maker_of(self.node.shape)
         return all(
@@ -87,7 +87,7 @@ class _Member:
         """Whether all its volumes can be attached there."""
         return all(_serves(volume, place) for volume in self.tied)
 
-    def may_take(self, kind: Kind) -> bool:
+    def may_take(self, kind: NodeType) -> bool:
         """Whether all its tasks accept the offer."""
         return all(place_reason(guest.task, kind) is None for guest in self.guests)
 
@@ -100,13 +100,13 @@ class _Search:
     fleets: Mapping[str, Fleet]
     backends: Mapping[str, Backend]
     left: int = MOST_LOOKS
-    kinds: dict[str, list[tuple[Kind, Offer]]] = field(default_factory=dict)
+    kinds: dict[str, list[tuple[NodeType, Offer]]] = field(default_factory=dict)
 
-    def of(self, fleet: str) -> list[tuple[Kind, Offer]]:
+    def of(self, fleet: str) -> list[tuple[NodeType, Offer]]:
         """The kinds that a fleet may launch, without hosts: each of those is one node only."""
         if fleet not in self.kinds:
             rule = self.fleets[fleet]
-            found = [(Kind(*of_offer(o, rule)), o) for o in self.offers.get(fleet, ()) if o.host is None]
+            found = [(NodeType(*of_offer(o, rule)), o) for o in self.offers.get(fleet, ()) if o.host is None]
             self.kinds[fleet] = sorted(found, key=lambda f: (f[0].cost, *by_name(f[0])))
         return self.kinds[fleet]
 

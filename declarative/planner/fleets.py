@@ -25,7 +25,7 @@ from declarative.model.state import (
     unused_since,
 )
 from declarative.model.status import BOOTING, NodeState, Readiness
-from declarative.placement.types import FleetRule
+from declarative.placement.problem import FleetRule
 from declarative.planner.health import BOOTS, unfit
 from declarative.planner.hosts import declared_hosts, found_offer, hosts_in, shaping, unseen
 from declarative.planner.inventory import Inventory

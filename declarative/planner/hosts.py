@@ -22,7 +22,7 @@ from declarative.model.spec.hosts import HostFields, SshConfig, host_keys, own_o
 from declarative.model.spec.text import NodeName
 from declarative.model.spec.values import Resources
 from declarative.model.state import Address, Record, State, natural
-from declarative.placement.types import Kind, Unseen, of_offer, offer_name
+from declarative.placement.problem import NodeType, Unseen, of_offer, offer_name
 from declarative.planner.inventory import Inventory, PartitionNode, busy
 from declarative.planner.types import Op, Plan
 
@@ -272,7 +272,7 @@ def unseen(
         host = item.host
         if host.fleet == fleet.name and (host.backend, host.key) not in occupied:
             offer = offer_of_host(host, item.shape or Shape(cpu=0, memory_mib=0))
-            target = offer_name(Kind(*of_offer(offer, fleet)))
+            target = offer_name(NodeType(*of_offer(offer, fleet)))
             out.append(Unseen(target=target, detail=item.reason, offer=offer, known=item.shape is not None))
     return tuple(out)
 

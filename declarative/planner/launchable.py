@@ -17,7 +17,7 @@ from declarative.model.resource import EXISTING, LOCAL, Desired, Host, Offer, sh
 from declarative.model.spec import Fleet, SpotPolicy
 from declarative.model.state import State
 from declarative.placement.filters import price_reason
-from declarative.placement.types import PlacementOutcome, Refusal
+from declarative.placement.problem import PlacementOutcome, Refusal
 from declarative.planner.hosts import backend_of, unasked
 from declarative.planner.inventory import Inventory
 from declarative.planner.types import finding

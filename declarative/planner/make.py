@@ -14,7 +14,7 @@ from declarative.model.schema import encode
 from declarative.model.spec import Backend
 from declarative.model.state import Address, State, natural, orphan_hint, rank_name
 from declarative.model.status import NodeState, RankState, Silence
-from declarative.placement.types import Node, Refusal
+from declarative.placement.problem import Node, Refusal
 from declarative.planner.actions import build
 from declarative.planner.contact import contact_notes
 from declarative.planner.decisions import Decisions, Question, decide

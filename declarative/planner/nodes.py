@@ -11,7 +11,7 @@ from declarative.model.record import struct
 from declarative.model.resource import Host, Offer
 from declarative.model.state import Record, drain_of, natural
 from declarative.model.status import NodeState, Readiness
-from declarative.placement.types import Node
+from declarative.placement.problem import Node
 from declarative.planner.health import usefulness
 from declarative.planner.hosts import offer_of_host, shaping
 from declarative.planner.types import Reason

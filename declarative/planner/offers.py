@@ -15,7 +15,7 @@ from declarative.model.spec import Fleet
 from declarative.model.spec.gpu_models import spelling
 from declarative.model.spec.values import Resources
 from declarative.placement.filters import price_reason
-from declarative.placement.types import PlacementOutcome
+from declarative.placement.problem import PlacementOutcome
 from declarative.planner.inventory import Inventory
 from declarative.planner.launchable import (
     Rehearsed,

@@ -18,7 +18,7 @@ from declarative.model.record import struct
 from declarative.model.resource import Offer
 from declarative.model.spec import Fleet, Task
 from declarative.model.spec.values import FallbackPolicy
-from declarative.placement.types import Node
+from declarative.placement.problem import Node
 from declarative.planner.types import Fallback, Op, Plan, Spare
 from declarative.provider import PermanentKind
 

@@ -13,7 +13,7 @@ from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInpu
 from declarative.model.record import struct
 from declarative.model.resource import Desired
 from declarative.model.state import Address, Renamed
-from declarative.placement.types import Refusal, Remedy, Suggestion
+from declarative.placement.problem import Refusal, Remedy, Suggestion
 from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, of_warnings
 
 FORMAT_VERSION = 1

@@ -19,7 +19,7 @@ from declarative.model.schema import in_place
 from declarative.model.spec import Volume
 from declarative.model.spec.values import Size
 from declarative.model.state import Address, Record, State, unused_since
-from declarative.placement.types import GONE, PlacementOutcome, VolumeAt
+from declarative.placement.problem import GONE, PlacementOutcome, VolumeAt
 from declarative.planner.hosts import has_hosts, ways
 from declarative.planner.inventory import Inventory
 from declarative.planner.types import Action, Loss, Op, Reason, finding

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic
-from declarative.placement.types import Refusal
+from declarative.placement.problem import Refusal
 from declarative.planner.approval import approval_in
 from declarative.planner.health import Health
 from declarative.planner.json_values import fallbacks_data, inputs_data, moved_data, number, plain

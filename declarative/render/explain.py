@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from declarative.model.spec.values import show_mib
 from declarative.model.status import BOOTING, NodeState
 from declarative.model.text import clean, ranges
-from declarative.placement.types import Kind, Refusal, Rejection, Verdict
+from declarative.placement.problem import NodeType, Refusal, Rejection, Verdict
 from declarative.planner.types import ReservationStatus
 from declarative.render.data import iso
 from declarative.render.plan_tables import NAMES
@@ -258,7 +258,7 @@ def _facts(answer: NodeAnswer) -> Iterator[tuple[str, str]]:
     yield "price", price
 
 
-def _shape(kind: Kind) -> str:
+def _shape(kind: NodeType) -> str:
     shape = kind.shape
     found = [plural(shape.cpu, "CPU"), show_mib(shape.memory_mib)]
     if shape.gpus:

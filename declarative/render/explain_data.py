@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic
-from declarative.placement.types import Kind, Refusal, Rejection
+from declarative.placement.problem import NodeType, Refusal, Rejection
 from declarative.planner.types import FORMAT_VERSION, Reservation
 from declarative.render.data import diagnostics_json, iso, place_data
 from declarative.why.alternatives import Alternative, Instead, Rejected
@@ -175,7 +175,7 @@ def _node(answer: NodeAnswer) -> dict[str, Any]:
     }
 
 
-def _shape(kind: Kind) -> dict[str, Any]:
+def _shape(kind: NodeType) -> dict[str, Any]:
     shape = kind.shape
     return {
         **_kind(kind),
@@ -188,7 +188,7 @@ def _shape(kind: Kind) -> dict[str, Any]:
     }
 
 
-def _kind(kind: Kind) -> dict[str, Any]:
+def _kind(kind: NodeType) -> dict[str, Any]:
     return {
         "fleet": kind.fleet,
         "backend": kind.backend,

@@ -13,7 +13,7 @@ from typing import Any
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.record import struct
 from declarative.model.text import clean
-from declarative.placement.types import Refusal
+from declarative.placement.problem import Refusal
 from declarative.render.data import iso
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.listings import event_cells

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from declarative.placement.types import Verdict
+from declarative.placement.problem import Verdict
 from declarative.planner.types import FORMAT_VERSION, Op, Reason, ReservationStatus
 from declarative.render.contract import (
     INPUTS,

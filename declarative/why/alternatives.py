@@ -12,17 +12,26 @@ from dataclasses import replace
 
 from declarative.model.record import struct
 from declarative.model.state import natural, rank_name
-from declarative.placement.board import Board, Option
+from declarative.placement.assignment import Assignment
+from declarative.placement.block_numbers import finish
+from declarative.placement.catalog import Catalog, LaunchOption
 from declarative.placement.constrained import Special
 from declarative.placement.cover import Try
+from declarative.placement.demand import ANYWHERE, Domain, Job
 from declarative.placement.filters import Mismatch, fleet_reason
-from declarative.placement.finish import finish
 from declarative.placement.gangs import best_try
-from declarative.placement.ledger import Ledger
+from declarative.placement.problem import (
+    Ask,
+    FleetRule,
+    Node,
+    NodeType,
+    Rejection,
+    VolumeAt,
+    of_node,
+    offer_name,
+)
 from declarative.placement.refusals import Refusals
-from declarative.placement.requests import ANYWHERE, Domain, Job
 from declarative.placement.tally import Tally
-from declarative.placement.types import Ask, FleetRule, Kind, Node, Rejection, VolumeAt, of_node, offer_name
 
 MOST = 20
 """At most so many nodes, offers and groups of places are named; the rest are only counted."""
@@ -84,7 +93,7 @@ class Alternative:
     """A node or an offer that would hold the rank. `more` is the added cost of the plan in USD an hour."""
 
     target: str
-    kind: Kind
+    kind: NodeType
     blocks: int
     idle: int
     """Its idle blocks before the rank is placed there."""
@@ -150,7 +159,7 @@ class Elsewhere:
 class PlaceTally(Tally):
     """A tally that checks one place at a time."""
 
-    def of_option(self, option: Option) -> Mismatch | None:
+    def of_option(self, option: LaunchOption) -> Mismatch | None:
         """Why the rank cannot have an offer; None if it can. A pinned name must be free for a launch."""
         pins = self.job.task.instances
         reason = self._of_option(option)
@@ -166,19 +175,19 @@ class Recount:
 
     def __init__(self, scene: Scene, asks: Sequence[Ask]) -> None:
         self.scene = scene
-        self.board = Board(asks, scene.nodes, scene.rules(), scene.volumes)
-        self.ledger = Ledger.start(self.board)
-        self.refusals = Refusals(self.board, self.ledger, finish(self.ledger))
+        self.catalog = Catalog(asks, scene.nodes, scene.rules(), scene.volumes)
+        self.assignment = Assignment.start(self.catalog)
+        self.refusals = Refusals(self.catalog, self.assignment, finish(self.assignment))
 
     def asks(self, job: Job, rank: int, domain: Domain) -> PlaceTally:
         """A tally for one rank of a task whose other ranks lie in `domain`."""
-        if not job.request.apart:
+        if not job.request.one_vendor:
             domain = domain._replace(maker=None)
         return PlaceTally(self.refusals, job, Try(domain=domain), rank, {})
 
     def domain(self, job: Job) -> Domain:
         """The domain in which a cluster task without a place found the most places."""
-        found = best_try(self.ledger, job, {})
+        found = best_try(self.assignment, job, {})
         return found.domain if found else ANYWHERE
 
 
@@ -186,11 +195,11 @@ class _AlternativeSearch:
     """Sorts all nodes and offers into those that would hold a rank and those that would not."""
 
     def __init__(self, recount: Recount, job: Job, rank: int, domain: Domain, seat: Node | None) -> None:
-        self.recount, self.board, self.ledger = recount, recount.board, recount.ledger
+        self.recount, self.catalog, self.assignment = recount, recount.catalog, recount.assignment
         self.job, self.seat = job, seat
         self.tally = recount.asks(job, rank, domain)
-        self.alone = seat is not None and seat.new and seat.name not in self.board.index
-        self.anyway = self.alone and seat is not None and self.ledger.owed[seat.fleet] > 0
+        self.alone = seat is not None and seat.new and seat.name not in self.catalog.index
+        self.anyway = self.alone and seat is not None and self.assignment.baseline_left[seat.fleet] > 0
         self.turned: dict[tuple[str, str], list[tuple[Rejection, bool]]] = {}
         self.counts: dict[tuple[str, str], int] = {}
 
@@ -221,38 +230,38 @@ class _AlternativeSearch:
                 reason = self.tally.of_node(group[0])
                 others = [n for n in group if not self._is_seat(n)]
                 if reason:
-                    names = [self.board.nodes[n].name for n in others]
+                    names = [self.catalog.nodes[n].name for n in others]
                     self._note("node", reason, [f"node/{n}" for n in names])
                 else:
-                    found += [((*self._key(n), natural(self.board.nodes[n].name)), n) for n in others]
+                    found += [((*self._key(n), natural(self.catalog.nodes[n].name)), n) for n in others]
         found.sort()
         return [self._node(n) for _, n in found]
 
     def _is_seat(self, number: int) -> bool:
-        return self.seat is not None and self.board.nodes[number].name == self.seat.name
+        return self.seat is not None and self.catalog.nodes[number].name == self.seat.name
 
     def _key(self, number: int) -> tuple[float, ...]:
         """Sorts places from best to worst, as seen by this one rank (as in `cover`)."""
-        kind, free = self.ledger.kind_of[number], self.ledger.free[number]
-        found, need = self.board.kinds[kind], self.job.request.fit[kind]
+        kind, free = self.assignment.kind_of[number], self.assignment.free[number]
+        found, need = self.catalog.kinds[kind], self.job.request.fit[kind]
         gpus = need * found.shape.gpus // found.total - self.job.request.gpus
         return (gpus, free == found.total and not self.job.request.whole, free - need, found.cost)
 
     def _node(self, number: int) -> Alternative:
-        kind = self.ledger.kind_of[number]
+        kind = self.assignment.kind_of[number]
         price = self.seat.price if self.alone and not self.anyway and self.seat else 0.0
         return Alternative(
-            target=f"node/{self.board.nodes[number].name}",
-            kind=self.board.kinds[kind],
+            target=f"node/{self.catalog.nodes[number].name}",
+            kind=self.catalog.kinds[kind],
             blocks=self.job.request.fit[kind],
-            idle=self.ledger.free[number],
+            idle=self.assignment.free[number],
             more=None if price is None else -price or 0.0,
             note=self._why_not_chosen(number),
         )
 
     def _why_not_chosen(self, number: int) -> str | None:
         """Why the place that was taken is better, if it is on an existing node."""
-        chosen = self.board.index.get(self.seat.name) if self.seat else None
+        chosen = self.catalog.index.get(self.seat.name) if self.seat else None
         if chosen is None or self.tally.of_node(chosen):
             return None
         mine, its = self._key(chosen), self._key(number)
@@ -269,9 +278,9 @@ class _AlternativeSearch:
 
     def _offers(self) -> list[Alternative]:
         out: list[Alternative] = []
-        mine = Kind(*of_node(self.seat)) if self.seat and self.seat.new else None
-        for option in self.board.options:
-            kind = self.board.kinds[option.kind]
+        mine = NodeType(*of_node(self.seat)) if self.seat and self.seat.new else None
+        for option in self.catalog.options:
+            kind = self.catalog.kinds[option.kind]
             if kind == mine:
                 continue
             reason = self.tally.of_option(option)
@@ -282,13 +291,13 @@ class _AlternativeSearch:
         for _, reason, target in self.tally.unseen():
             self._note("offer", reason, [target])
         for name in self.recount.refusals.without_offer:
-            rule = self.board.fleets[name]
+            rule = self.catalog.fleets[name]
             none = Mismatch("no-offer", rule.why_nothing())
             reason = fleet_reason(self.job.task, rule.fleet) or none
             self._note("fleet", reason, [f"fleet/{name}"])
         return out
 
-    def _offer(self, kind: Kind, blocks: int) -> Alternative:
+    def _offer(self, kind: NodeType, blocks: int) -> Alternative:
         saved: float | None = 0.0
         if self.alone and self.seat and (not self.anyway or kind.fleet == self.seat.fleet):
             saved = self.seat.price
@@ -298,7 +307,7 @@ class _AlternativeSearch:
     def _barred(self) -> None:
         """Offers that a fleet's own limits rule out, of fleets that the task may use."""
         for fleet, name, price, limit in self.recount.scene.barred:
-            if not fleet_reason(self.job.task, self.board.fleets[fleet].fleet):
+            if not fleet_reason(self.job.task, self.catalog.fleets[fleet].fleet):
                 self._note("offer", barred_reason(fleet, limit), [name], price)
 
     # Rejected nodes and offers
@@ -324,7 +333,7 @@ class _AlternativeSearch:
 
     def _own_rejection(self, rejection: Rejection) -> Rejection:
         """The rejection for this node's own holders: nodes that are alike were checked as one."""
-        reason = self.tally.of_node(self.board.index[rejection.target.removeprefix("node/")])
+        reason = self.tally.of_node(self.catalog.index[rejection.target.removeprefix("node/")])
         return reason.of(rejection.target) if reason else rejection
 
 
@@ -345,7 +354,7 @@ def instead(scene: Scene, ask: Ask, rank: int, seat: Node, domain: Domain) -> In
     """Which other places would hold a rank that sits on `seat`. Its siblings stay where they are."""
     name = f"rank/{rank_name(str(ask.want.spec.name), rank)}"
     recount = Recount(scene.without({name}), [ask])
-    return _AlternativeSearch(recount, recount.board.jobs[0], rank, domain, seat).instead()
+    return _AlternativeSearch(recount, recount.catalog.jobs[0], rank, domain, seat).instead()
 
 
 def places(scene: Scene, ask: Ask, rank: int) -> Instead:
@@ -353,7 +362,7 @@ def places(scene: Scene, ask: Ask, rank: int) -> Instead:
     task = ask.want.spec
     mine = {f"rank/{rank_name(str(task.name), r)}" for r in range(task.nodes)}
     recount = Recount(scene.without(mine), [ask])
-    job = recount.board.jobs[0]
+    job = recount.catalog.jobs[0]
     return _AlternativeSearch(recount, job, rank, recount.domain(job), None).instead()
 
 
@@ -362,12 +371,12 @@ def elsewhere(scene: Scene, ask: Ask) -> tuple[Elsewhere, ...]:
     task = ask.want.spec
     mine = {f"rank/{rank_name(str(task.name), r)}" for r in range(task.nodes)}
     recount = Recount(scene.without(mine), [ask])
-    job = recount.board.jobs[0]
+    job = recount.catalog.jobs[0]
     out: list[tuple[tuple[float, ...], Elsewhere]] = []
-    for domain in itertools.islice(recount.board.domains(job.request), MOST_DOMAINS):
+    for domain in itertools.islice(recount.catalog.domains(job.request), MOST_DOMAINS):
         if domain.area is None:
             continue
-        found = Special(recount.ledger, job, domain).run()
+        found = Special(recount.assignment, job, domain).run()
         area = domain.area
         item = Elsewhere(
             fleet=area.fleet,

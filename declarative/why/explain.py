@@ -14,12 +14,12 @@ from declarative.model.resource import LOCAL, TaskWant, shaped
 from declarative.model.spec import Task
 from declarative.model.state import rank_name
 from declarative.model.status import NodeState, RankState, Readiness
+from declarative.placement.demand import ANYWHERE, Area, Domain
 from declarative.placement.filters import level_of
-from declarative.placement.requests import ANYWHERE, Area, Domain
-from declarative.placement.types import (
+from declarative.placement.problem import (
     Ask,
-    Kind,
     Node,
+    NodeType,
     Refusal,
     Verdict,
     VolumeAt,
@@ -143,7 +143,7 @@ class Explainer:
                     if limit is None and split(offer.shape, fleet.blocks.number) is None:
                         limit = "blocks"
                     if limit:
-                        kind = Kind(*of_offer(offer, fleet))
+                        kind = NodeType(*of_offer(offer, fleet))
                         out.append((name, offer_name(kind), offer.price, limit))
         return tuple(sorted(out, key=lambda b: (b[2] is None, b[2] or 0.0, b[1])))
 
@@ -266,7 +266,7 @@ class Explainer:
         """The area of a running cluster. It may be wider than the area of a new cluster would be."""
         fleet = self.found.fleets.desired.fleets.get(first.fleet)
         level = level_of(task, fleet) if fleet else "region"
-        at = {Kind(*of_node(node)).at(level) for node in nodes}
+        at = {NodeType(*of_node(node)).at(level) for node in nodes}
         if len(at) != 1 or None in at:
             level, at = "region", {""}
         return Area(first.fleet, first.backend, first.region, level, min(filter(None, at), default=""))
@@ -335,7 +335,7 @@ class Explainer:
             changed=() if decision.goes else decision.changed,
             readiness=decision.node.readiness,
             closed=decision.node.closed,
-            kind=Kind(*of_node(node)),
+            kind=NodeType(*of_node(node)),
             holders=preview.holders,
             idle_price=None if decision.goes or decision.shared else _idle_price(node, preview),
             looked=found,
@@ -368,7 +368,7 @@ class Explainer:
             changed=(),
             readiness=Readiness(state=NodeState.PENDING, reason=node.readiness.reason),
             closed=None,
-            kind=Kind(*of_node(node)),
+            kind=NodeType(*of_node(node)),
             holders=preview.holders,
             idle_price=_idle_price(node, preview),
             instead=found,
@@ -387,7 +387,7 @@ class Explainer:
             changed=(),
             readiness=readiness,
             closed=None,
-            kind=Kind(*of_node(node_of(record, readiness, {}))),
+            kind=NodeType(*of_node(node_of(record, readiness, {}))),
             holders={},
             idle_price=None,
         )

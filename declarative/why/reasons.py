@@ -12,10 +12,10 @@ from dataclasses import replace
 from declarative.model.record import struct
 from declarative.model.state import Record, rank_name
 from declarative.model.status import NodeState, Readiness
-from declarative.placement.board import Option
+from declarative.placement.catalog import LaunchOption
+from declarative.placement.demand import Domain, Job
 from declarative.placement.filters import Mismatch
-from declarative.placement.requests import Domain, Job
-from declarative.placement.types import Ask, Kind, Node, Refusal, Rejection, of_node, offer_name
+from declarative.placement.problem import Ask, Node, NodeType, Refusal, Rejection, of_node, offer_name
 from declarative.planner.decisions import avoids_text
 from declarative.planner.nodes import NodeDecision
 from declarative.planner.tasks import Course, TaskDecision
@@ -103,7 +103,7 @@ class NodeAnswer:
     changed: tuple[str, ...]
     readiness: Readiness
     closed: str | None
-    kind: Kind
+    kind: NodeType
     holders: Mapping[int, str]
     idle_price: float | None
     instead: Instead | None = None
@@ -120,7 +120,7 @@ def launched(scene: Scene, node: Node, seated: Sequence[tuple[Ask, int, Domain]]
     bare = scene.without(set(node.held.values()))
     bare = replace(bare, nodes=tuple(n for n in bare.nodes if n.name != node.name))
     recount = Recount(bare, list({str(ask.want.spec.name): ask for ask, _, _ in seated}.values()))
-    jobs = {str(job.task.name): job for job in recount.board.jobs}
+    jobs = {str(job.task.name): job for job in recount.catalog.jobs}
     asked = [
         (job, recount.asks(job, rank, domain))
         for ask, rank, domain in seated
@@ -147,15 +147,15 @@ class _Launch:
     """The offers that could be launched in place of a node."""
 
     def __init__(self, recount: Recount, node: Node, asked: Sequence[tuple[Job, PlaceTally]]) -> None:
-        self.recount, self.board, self.node, self.asked = recount, recount.board, node, asked
+        self.recount, self.catalog, self.node, self.asked = recount, recount.catalog, node, asked
 
     def instead(self) -> Instead:
         """The offers that would hold all ranks on it, cheapest first, and the rejected ones."""
-        mine = Kind(*of_node(self.node))
+        mine = NodeType(*of_node(self.node))
         offers: list[Alternative] = []
         turned: dict[str, list[tuple[Rejection, bool]]] = {}
-        for option in self.board.options:
-            kind = self.board.kinds[option.kind]
+        for option in self.catalog.options:
+            kind = self.catalog.kinds[option.kind]
             if kind == mine or (not self.asked and option.fleet != self.node.fleet):
                 continue
             reason = self._reason(option)
@@ -171,10 +171,10 @@ class _Launch:
             cheaper=sum(1 for o in offers if o.kind.cost < mine.cost),
             turned=_by_code(turned),
             alone=True,
-            anyway=self.recount.ledger.owed[self.node.fleet] > 0,
+            anyway=self.recount.assignment.baseline_left[self.node.fleet] > 0,
         )
 
-    def _add_barred(self, turned: dict[str, list[tuple[Rejection, bool]]], mine: Kind) -> None:
+    def _add_barred(self, turned: dict[str, list[tuple[Rejection, bool]]], mine: NodeType) -> None:
         """Add the offers that the fleet's own limits keep out of placement."""
         for fleet, name, price, limit in self.recount.scene.barred:
             if fleet == self.node.fleet:
@@ -182,23 +182,23 @@ class _Launch:
                 less = price is not None and price < mine.cost
                 turned.setdefault(reason.code, []).append((reason.of(name), less))
 
-    def _alternative(self, option: Option, kind: Kind, mine: Kind) -> Alternative:
+    def _alternative(self, option: LaunchOption, kind: NodeType, mine: NodeType) -> Alternative:
         more = None if kind.price is None or mine.price is None else round(kind.price - mine.price, 6)
         blocks = sum(job.request.fit[option.kind] for job, _ in self.asked)
         return Alternative(target=offer_name(kind), kind=kind, blocks=blocks, idle=kind.total, more=more)
 
-    def _reason(self, option: Option) -> Mismatch | None:
+    def _reason(self, option: LaunchOption) -> Mismatch | None:
         for _, tally in self.asked:
             reason = tally.of_option(option)
             if reason:
                 return reason
-        total = self.board.kinds[option.kind].total
+        total = self.catalog.kinds[option.kind].total
         needed = sum(job.request.fit[option.kind] for job, _ in self.asked)
         if needed > total:
             text = f"its {total} blocks do not hold all {len(self.asked)} ranks, which need {needed}"
             return Mismatch("too-small", text, {"blocks": needed - total})
-        if not self.asked and not self.recount.ledger.may_launch(option):
-            if self.recount.ledger.left[option.quota] == 0:
+        if not self.asked and not self.recount.assignment.may_launch(option):
+            if self.recount.assignment.quota_left[option.quota] == 0:
                 return Mismatch("limit", f"its limit of {option.offer.limit} is reached", {"nodes": 1})
             return Mismatch("region", "the fleet's other nodes lie elsewhere, and a cluster stays together")
         return None
@@ -207,13 +207,13 @@ class _Launch:
 def looked(scene: Scene, asks: Sequence[tuple[Ask, int]], node: str) -> list[tuple[str, Mismatch | None]]:
     """Why a node rejected each task without a place; None if it would hold a rank of the task."""
     recount = Recount(scene, [ask for ask, _ in asks])
-    number = recount.board.index[node]
+    number = recount.catalog.index[node]
     ranks = {str(ask.want.spec.name): rank for ask, rank in asks}
     known: dict[object, Mismatch | None] = {}
     out: list[tuple[str, Mismatch | None]] = []
-    for job in recount.board.jobs:
+    for job in recount.catalog.jobs:
         name = str(job.task.name)
-        key: object = (job.key, ranks[name]) if job.plain else job.index
+        key: object = (job.key, ranks[name]) if job.unconstrained else job.index
         if key not in known:
             known[key] = recount.asks(job, ranks[name], recount.domain(job)).of_node(number)
         out.append((name, known[key]))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from declarative.model.record import struct
 from declarative.model.spec import Task
-from declarative.placement.types import Ask, Place
+from declarative.placement.problem import Ask, Place
 
 
 class Area(NamedTuple):
@@ -65,47 +65,49 @@ class Fit:
     Limits and sizes have few values each, and requests are their pairs: so this keeps no table of its own.
     """
 
-    __slots__ = ("allowed", "flags", "make_of", "needs")
+    __slots__ = ("allowed", "flags", "hardware_of", "needs")
 
     def __init__(
-        self, allowed: list[int], flags: bytearray, make_of: list[int], needs: dict[int, int]
+        self, allowed: list[int], flags: bytearray, hardware_of: list[int], needs: dict[int, int]
     ) -> None:
         self.allowed = allowed
         """The kinds that the limits allow, in order; `flags` has a 1 for each."""
         self.flags = flags
-        self.make_of = make_of
+        self.hardware_of = hardware_of
         """Kind → its make: kinds of one shape and split are of one make."""
         self.needs = needs
         """Make → blocks wanted; 0 where it does not fit."""
 
     def get(self, kind: int, default: int = 0) -> int:
         """The blocks, or `default`."""
-        return (self.needs[self.make_of[kind]] or default) if self.flags[kind] else default
+        return (self.needs[self.hardware_of[kind]] or default) if self.flags[kind] else default
 
     def __getitem__(self, kind: int) -> int:
-        return self.needs[self.make_of[kind]]
+        return self.needs[self.hardware_of[kind]]
 
     def __contains__(self, kind: int) -> bool:
-        return bool(self.flags[kind] and self.needs[self.make_of[kind]])
+        return bool(self.flags[kind] and self.needs[self.hardware_of[kind]])
 
     def __iter__(self) -> Iterator[int]:
-        needs, make_of = self.needs, self.make_of
-        return (k for k in self.allowed if needs[make_of[k]])
+        needs, hardware_of = self.needs, self.hardware_of
+        return (k for k in self.allowed if needs[hardware_of[k]])
 
     def items(self) -> Iterator[tuple[int, int]]:
         """Kinds and blocks, in the order of kinds."""
-        needs, make_of = self.needs, self.make_of
-        return ((k, need) for k in self.allowed if (need := needs[make_of[k]]))
+        needs, hardware_of = self.needs, self.hardware_of
+        return ((k, need) for k in self.allowed if (need := needs[hardware_of[k]]))
 
     def among(self, kinds: bytearray) -> list[tuple[int, int]]:
         """The same of those of which `kinds` has a 1."""
-        needs, make_of = self.needs, self.make_of
-        return [(k, need) for k in self.allowed if kinds[k] and (need := needs[make_of[k]])]
+        needs, hardware_of = self.needs, self.hardware_of
+        return [(k, need) for k in self.allowed if kinds[k] and (need := needs[hardware_of[k]])]
 
     @property
     def least(self) -> int:
         """The fewest blocks that a rank takes anywhere; 0 if it can go nowhere."""
-        return min(filter(None, map(self.needs.get, map(self.make_of.__getitem__, self.allowed))), default=0)
+        return min(
+            filter(None, map(self.needs.get, map(self.hardware_of.__getitem__, self.allowed))), default=0
+        )
 
     def __bool__(self) -> bool:
         return next(iter(self), None) is not None
@@ -115,7 +117,6 @@ class Request:
     """What a rank asks for and where its task may go. Tasks with one request are alike to all filters."""
 
     __slots__ = (
-        "apart",
         "candidates",
         "domains",
         "fit",
@@ -125,21 +126,22 @@ class Request:
         "least",
         "limits",
         "made",
+        "one_area",
+        "one_vendor",
         "places",
         "size",
         "task",
-        "together",
         "whole",
     )
 
-    def __init__(self, task: Task, fit: Fit, limits: int, size: int, *, apart: bool) -> None:
+    def __init__(self, task: Task, fit: Fit, limits: int, size: int, *, one_vendor: bool) -> None:
         self.task = task
         self.whole = task.whole_nodes
-        self.apart = apart
+        self.one_vendor = one_vendor
         """Whether the GPUs of all its ranks are of one maker."""
         self.made: dict[str | None, dict[int, int]] = {}
         """Maker → the kinds with its GPUs that fit, and the blocks a rank takes."""
-        self.together = lies_together(task)
+        self.one_area = lies_together(task)
         self.gpus = task.resources.gpu.count.min if task.resources.gpu else 0
         self.fit = fit
         self.limits, self.size = limits, size
@@ -166,8 +168,8 @@ class Job:
     request: Request
     ranks: int
     reuse: bool
-    plain: bool
-    """Whether only its request and its number of ranks matter: see `is_plain`."""
+    unconstrained: bool
+    """Whether only its request and its number of ranks matter: see `is_unconstrained`."""
     key: tuple[int, int, bool] = field(default=(0, 0, False))
 
     @property
@@ -178,12 +180,12 @@ class Job:
     @property
     def single(self) -> bool:
         """Whether it has one rank and only its request matters: all that are alike are seated at once."""
-        return self.plain and self.ranks == 1
+        return self.unconstrained and self.ranks == 1
 
     @property
     def likeness(self) -> object:
         """Equal for tasks of which each finds a place where another does."""
-        return self.key if self.plain else self.index
+        return self.key if self.unconstrained else self.index
 
     @property
     def alike(self) -> bool:
@@ -191,7 +193,7 @@ class Job:
         return not (any(self.ask.want.mounts) or is_spread(self.task))
 
     @property
-    def roams(self) -> bool:
+    def free_to_move(self) -> bool:
         """Whether it may launch nodes, and neither pins nor earlier places say where its ranks have to be."""
         return not (self.ask.prior or self.task.instances or self.reuse)
 
@@ -201,7 +203,7 @@ class Job:
         return self.ranks * max(1, self.request.least)
 
 
-def is_plain(ask: Ask) -> bool:
+def is_unconstrained(ask: Ask) -> bool:
     """Whether a task has no volumes, no prior place and no pins, and its ranks need not be spread."""
     task = ask.want.spec
     return not (ask.prior or task.instances or any(ask.want.mounts) or is_spread(task))
@@ -237,7 +239,7 @@ def movable(jobs: Sequence[Job], hopeless: Collection[int] = ()) -> list[Job]:
     return [
         job
         for job in jobs
-        if job.roams
+        if job.free_to_move
         and (few or not is_spread(job.task))
         and _has_own(job, every if job.index in hopeless else others)
     ]

@@ -41,7 +41,7 @@ class Node:
     new: bool = False
     offer: Offer | None = None
     most: float | None = None
-    """See `Kind.most`."""
+    """See `NodeType.most`."""
     topology: tuple[tuple[str, str], ...] = ()
     """Level → where it stands there, as its host declares."""
     avoided_by: frozenset[str] = frozenset()
@@ -230,7 +230,7 @@ class PlacementOutcome:
 
 
 @struct(frozen=True, slots=True)
-class Kind:
+class NodeType:
     """The facts that nodes and offers have in common. `price` is USD an hour for the whole node."""
 
     fleet: str
@@ -271,7 +271,7 @@ class Kind:
         return math.inf if self.price is None else self.price
 
     def beats(
-        self, other: Kind, takes: Mapping[int, int], others: Mapping[int, int], *, free: bool = False
+        self, other: NodeType, takes: Mapping[int, int], others: Mapping[int, int], *, free: bool = False
     ) -> bool:
         """Whether it is cheaper, or that does not matter (`free`), has as many blocks, and each rank that the
         other one holds takes no more of them. `takes` and `others`: what takes blocks of each, and how many.
@@ -330,13 +330,13 @@ def of_offer(offer: Offer, fleet: Fleet) -> tuple[Any, ...]:
     )
 
 
-def offer_name(kind: Kind) -> str:
+def offer_name(kind: NodeType) -> str:
     """What an offer is called in a refusal."""
     spot = " spot" if kind.spot else ""
     return f"offer/{kind.backend}:{kind.zone or kind.region}:{kind.instance_type}{spot} (fleet/{kind.fleet})"
 
 
-def by_name(kind: Kind) -> tuple[object, ...]:
+def by_name(kind: NodeType) -> tuple[object, ...]:
     """An order of kinds that does not depend on that of the input."""
     shape = kind.shape
     return (

@@ -1,6 +1,6 @@
 """What a search is given, digested once: kinds instead of nodes, requests instead of tasks.
 
-All of it is fixed while the search runs; what changes is in the ledger.
+All of it is fixed while the search runs; what changes is in the assignment.
 """
 
 from __future__ import annotations
@@ -18,6 +18,18 @@ from declarative.model.spec import CreationPolicy, Task
 from declarative.model.spec.values import Placement
 from declarative.model.state import natural
 from declarative.model.status import BOOTING
+from declarative.placement.demand import (
+    ANYWHERE,
+    Area,
+    Candidate,
+    Domain,
+    Fit,
+    Job,
+    Request,
+    Traits,
+    is_unconstrained,
+    lies_together,
+)
 from declarative.placement.filters import (
     asks_little,
     beside_reason,
@@ -30,23 +42,11 @@ from declarative.placement.filters import (
     ready_reason,
     topology_reason,
 )
-from declarative.placement.requests import (
-    ANYWHERE,
-    Area,
-    Candidate,
-    Domain,
-    Fit,
-    Job,
-    Request,
-    Traits,
-    is_plain,
-    lies_together,
-)
-from declarative.placement.types import (
+from declarative.placement.problem import (
     Ask,
     FleetRule,
-    Kind,
     Node,
+    NodeType,
     Place,
     Quota,
     VolumeAt,
@@ -61,7 +61,7 @@ Home = tuple[str, str]
 
 
 @struct(frozen=True, slots=True)
-class Option:
+class LaunchOption:
     """An offer as one fleet would launch it."""
 
     index: int
@@ -76,7 +76,7 @@ class Option:
         return (self.offer.backend, self.offer.region)
 
 
-class Board:
+class Catalog:
     """The digest. Nodes are numbered in the order of their names, so that ties break by name; those that boot
     come last.
     """
@@ -96,16 +96,16 @@ class Board:
         offers = self._number_kinds()
         self._avoiding = frozenset().union(*(kind.avoided_by for kind in self.kinds))
         self.options = [
-            Option(i, kind, self.kinds[kind].fleet, quota_of(offer), offer)
+            LaunchOption(i, kind, self.kinds[kind].fleet, quota_of(offer), offer)
             for i, (kind, offer) in enumerate(self._priced(offers))
         ]
         self._index_kinds()
         names = frozenset().union(*(kind.beside for kind in self.kinds))
         self.beside = {name: [kind for kind in self.kinds if name in kind.beside] for name in names}
         """Task that gets more ranks → the kinds of the nodes where others of it stay."""
-        self._by_domain: dict[Domain, list[Option]] = {ANYWHERE: self.options}
+        self._by_domain: dict[Domain, list[LaunchOption]] = {ANYWHERE: self.options}
         self._near: dict[str, list[set[int]]] = {}
-        self._by_fleet: dict[str, list[Option]] = {}
+        self._by_fleet: dict[str, list[LaunchOption]] = {}
         for option in self.options:
             self._by_fleet.setdefault(option.fleet, []).append(option)
         self.traits: dict[tuple[int, int], Traits] = {}
@@ -122,8 +122,8 @@ class Board:
         """Number the kinds of what is there and of what may be launched; each offer with its kind."""
         found = [of_node(n) for n in self.nodes]
         offers = [(of_offer(o, rule.fleet), o) for rule in self.fleets.values() for o in rule.offers]
-        kinds = {fields: Kind(*fields) for fields in {*found, *(fields for fields, _ in offers)}}
-        self.kinds: list[Kind] = sorted(kinds.values(), key=by_name)
+        kinds = {fields: NodeType(*fields) for fields in {*found, *(fields for fields, _ in offers)}}
+        self.kinds: list[NodeType] = sorted(kinds.values(), key=by_name)
         number = {id(kind): i for i, kind in enumerate(self.kinds)}
         self.kind_of = [number[id(kinds[fields])] for fields in found]
         return [(number[id(kinds[fields])], offer) for fields, offer in offers]
@@ -137,7 +137,9 @@ class Board:
         for i in self.present:
             self.is_present[i] = 1
         makes: dict[tuple[Shape, int], int] = {}
-        self.make_of = [makes.setdefault((kind.shape, kind.total), i) for i, kind in enumerate(self.kinds)]
+        self.hardware_of = [
+            makes.setdefault((kind.shape, kind.total), i) for i, kind in enumerate(self.kinds)
+        ]
         self.makes = list(makes.values())
         """Each make once."""
         blocks = [(make, self.kinds[make].shape, self.kinds[make].total) for make in self.makes]
@@ -207,7 +209,7 @@ class Board:
             alike=None if number is None else (number, domain.area[1:], domain.maker),
         )
 
-    def of_fleet(self, fleet: str) -> Sequence[Option]:
+    def of_fleet(self, fleet: str) -> Sequence[LaunchOption]:
         """What a fleet may launch, in the order of `options`."""
         return self._by_fleet.get(fleet, ())
 
@@ -234,7 +236,7 @@ class Board:
             request=self.request(task),
             ranks=task.nodes,
             reuse=ask.reuse or task.creation_policy is CreationPolicy.REUSE,
-            plain=is_plain(ask),
+            unconstrained=is_unconstrained(ask),
         )
         job.key = (id(job.request), job.ranks, job.reuse)
         return job
@@ -261,8 +263,8 @@ class Board:
         if found is None:
             number, allowed, flags = self._allow(task, limits)
             size_number, needs = self._need(task, size)
-            fit = Fit(allowed, flags, self.make_of, needs)
-            found = self._requests[key] = Request(task, fit, number, size_number, apart=apart)
+            fit = Fit(allowed, flags, self.hardware_of, needs)
+            found = self._requests[key] = Request(task, fit, number, size_number, one_vendor=apart)
         return found
 
     def _apart(self, task: Task) -> bool:
@@ -294,7 +296,7 @@ class Board:
             found = self._needs[size] = (len(self._needs), needs)
         return found
 
-    def _may(self, task: Task, kind: Kind) -> bool:
+    def _may(self, task: Task, kind: NodeType) -> bool:
         rule = self.fleets.get(kind.fleet)
         if rule is None or fleet_reason(task, rule.fleet):
             return False
@@ -304,7 +306,7 @@ class Board:
 
     def domains(self, request: Request) -> list[Domain]:
         """What the ranks of a task may have in common."""
-        if not request.together and not request.apart:
+        if not request.one_area and not request.one_vendor:
             return [ANYWHERE]
         if request.homes is None:
             makers = self._makers(request)
@@ -317,22 +319,22 @@ class Board:
 
     def _makers(self, request: Request) -> dict[Area | None, set[str]]:
         """The areas where ranks may lie together, None if they need not, and who made the GPUs there."""
-        areas: dict[Area | None, set[str]] = {} if request.together else {None: set()}
+        areas: dict[Area | None, set[str]] = {} if request.one_area else {None: set()}
         for kind in request.fit:
-            makers = areas.setdefault(self.area(request.task, kind) if request.together else None, set())
-            maker = self.maker_of[kind] if request.apart else None
+            makers = areas.setdefault(self.area(request.task, kind) if request.one_area else None, set())
+            maker = self.maker_of[kind] if request.one_vendor else None
             if maker:
                 makers.add(maker)
         return areas
 
     def _nearest(self, request: Request, areas: Iterable[Area | None]) -> list[Area | None]:
         """Areas by name. A cluster grows where it is, if that costs no more."""
-        mine = (k for k in self.kind_of if k in request.fit) if request.together else ()
+        mine = (k for k in self.kind_of if k in request.fit) if request.one_area else ()
         there = Counter(self.area(request.task, kind) for kind in mine)
         return sorted(areas, key=lambda area: (*area[:3], -there[area]) if area else ())
 
     def areas(self, level: str) -> list[Area | None]:
-        """Kind → the area of a level where it lies; None where nobody knows."""
+        """Node type → the area of a level where it lies; None where nobody knows."""
         if level not in self._areas:
             found = ((k, k.at(level)) for k in self.kinds)
             self._areas[level] = [
@@ -375,7 +377,7 @@ class Board:
             found = request.places[domain] = tuple(dict.fromkeys(self.place_of[k] for k in kinds))
         return found
 
-    def options_in(self, request: Request, domain: Domain) -> Iterator[tuple[Option, int, int]]:
+    def options_in(self, request: Request, domain: Domain) -> Iterator[tuple[LaunchOption, int, int]]:
         """A domain's options where the request fits, cheapest first: blocks of a rank, ranks of a node."""
         get, kinds = request.fit.get, self.kinds
         options = self._by_domain.get(domain)

@@ -10,14 +10,14 @@ from itertools import pairwise
 from declarative.model.record import struct
 from declarative.model.state import natural, rank_name
 from declarative.model.status import NodeState, Readiness
-from declarative.placement.board import Board
-from declarative.placement.ledger import Ledger, NewNode
-from declarative.placement.requests import Job
-from declarative.placement.types import Choice, Node
+from declarative.placement.assignment import Assignment, NewNode
+from declarative.placement.catalog import Catalog
+from declarative.placement.demand import Job
+from declarative.placement.problem import Choice, Node
 
 
 @struct(slots=True)
-class Finished:
+class BlockAssignment:
     """Every node with all that is held on it, and the choices."""
 
     nodes: dict[int, Node]
@@ -32,27 +32,29 @@ class Finished:
         return tuple(sorted((n for n in self.nodes.values() if n.new), key=lambda n: natural(n.name)))
 
 
-def finish(ledger: Ledger) -> Finished:
+def finish(assignment: Assignment) -> BlockAssignment:
     """Give names to the launches and blocks to the ranks."""
-    board = ledger.board
-    names = _names(board, ledger.launches)
-    nodes = dict(enumerate(board.nodes))
-    nodes |= {x.node: _new_node(board, x, names[x.node]) for x in ledger.launches}
+    catalog = assignment.catalog
+    names = _names(catalog, assignment.launches)
+    nodes = dict(enumerate(catalog.nodes))
+    nodes |= {x.node: _new_node(catalog, x, names[x.node]) for x in assignment.launches}
     on_node: dict[int, list[tuple[int, Job, int]]] = {}
-    for index, seats in ledger.seats.items():
-        job = board.jobs[index]
+    for index, seats in assignment.seats.items():
+        job = catalog.jobs[index]
         for rank, node in enumerate(seats):
-            need = job.request.fit[ledger.kind_of[node]]
+            need = job.request.fit[assignment.kind_of[node]]
             on_node.setdefault(node, []).append((need, job, rank))
-    out = Finished(nodes=nodes, held={}, choices=[])
+    out = BlockAssignment(nodes=nodes, held={}, choices=[])
     for node, here in sorted(on_node.items()):
-        _divide(out, ledger, (node, nodes[node]), here)
-    order = {str(job.task.name): job.index for job in board.jobs}
+        _divide(out, assignment, (node, nodes[node]), here)
+    order = {str(job.task.name): job.index for job in catalog.jobs}
     out.choices.sort(key=lambda c: (order[c.task], c.rank))
     return out
 
 
-def _divide(out: Finished, ledger: Ledger, at: tuple[int, Node], seats: list[tuple[int, Job, int]]) -> None:
+def _divide(
+    out: BlockAssignment, assignment: Assignment, at: tuple[int, Node], seats: list[tuple[int, Job, int]]
+) -> None:
     """The blocks of one node: those that have theirs already first, then the large, then by name."""
     index, node = at
     held = dict(node.held)
@@ -68,10 +70,10 @@ def _divide(out: Finished, ledger: Ledger, at: tuple[int, Node], seats: list[tup
         assert len(blocks) == need, f"{name}-{rank}: obtained is not requested"
         number = job.ask.number(rank)
         held.update(dict.fromkeys(blocks, f"rank/{rank_name(name, number)}"))
-        volumes = ledger.volumes.get((job.index, rank), {})
+        volumes = assignment.volumes.get((job.index, rank), {})
         out.choices.append(Choice(task=name, rank=number, node=node.name, blocks=blocks, volumes=volumes))
         if node.zone:
-            known = ledger.board.volumes
+            known = assignment.catalog.volumes
             fresh = (v for v in volumes.values() if known[v].fresh and not known[v].zone)
             out.zones.update(dict.fromkeys(fresh, node.zone))
     out.held[index] = held
@@ -134,11 +136,11 @@ def _aligned(idle: list[tuple[int, int]], wanted: int) -> tuple[int, ...] | None
     return tuple(range(at, at + wanted))
 
 
-def _names(board: Board, launches: list[NewNode]) -> dict[int, str]:
+def _names(catalog: Catalog, launches: list[NewNode]) -> dict[int, str]:
     """Pinned names as they are; then those of nodes that are replaced; then the lowest free numbers."""
-    taken = {node.name for node in board.nodes}.union(*(rule.taken for rule in board.fleets.values()))
+    taken = {node.name for node in catalog.nodes}.union(*(rule.taken for rule in catalog.fleets.values()))
     taken |= {x.name for x in launches if x.name}
-    free = {fleet: rule.names(taken) for fleet, rule in board.fleets.items()}
+    free = {fleet: rule.names(taken) for fleet, rule in catalog.fleets.items()}
     out: dict[int, str] = {}
     for launch in launches:
         name = launch.option.offer.name or launch.name or next(free[launch.option.fleet])
@@ -147,9 +149,9 @@ def _names(board: Board, launches: list[NewNode]) -> dict[int, str]:
     return out
 
 
-def _new_node(board: Board, launch: NewNode, name: str) -> Node:
+def _new_node(catalog: Catalog, launch: NewNode, name: str) -> Node:
     """The node that an offer gives a fleet: split as the fleet says, ready once it runs."""
-    kind, offer = board.kinds[launch.option.kind], launch.option.offer
+    kind, offer = catalog.kinds[launch.option.kind], launch.option.offer
     return Node(
         name=name,
         fleet=kind.fleet,

@@ -13,8 +13,8 @@ from dataclasses import field
 from typing import NamedTuple
 
 from declarative.model.record import struct
-from declarative.placement.board import Board, Home, Option
-from declarative.placement.types import FleetRule, Quota, quota_of
+from declarative.placement.catalog import Catalog, Home, LaunchOption
+from declarative.placement.problem import FleetRule, Quota, quota_of
 
 UNLIMITED = 1_000_000_000
 
@@ -38,7 +38,7 @@ class Pick:
 class Buy:
     """`count` nodes to launch, `per` ranks on each at most, `need` blocks a rank; `name` if it is pinned."""
 
-    option: Option
+    option: LaunchOption
     count: int
     per: int
     need: int
@@ -49,7 +49,7 @@ class NewNode(NamedTuple):
     """One node to launch. `node` is its number, above those of all nodes that are there."""
 
     node: int
-    option: Option
+    option: LaunchOption
     name: str | None
 
 
@@ -63,10 +63,10 @@ class MovedRank(NamedTuple):
 class Added(NamedTuple):
     """A node that was launched, and what was left before."""
 
-    room: int | None
-    left: int | None
-    owed: int
-    bound: frozenset[Home] | None
+    fleet_room: int | None
+    quota_left: int | None
+    baseline_left: int
+    cluster_homes: frozenset[Home] | None
 
 
 class Named(NamedTuple):
@@ -80,22 +80,22 @@ Step = MovedRank | Added | Named
 
 
 @struct(slots=True, eq=False, repr=False, kw_only=True)
-class Ledger:
+class Assignment:
     """What changes while a search runs. `copy` is cheap enough to try things on."""
 
-    board: Board
-    piles: dict[int, dict[int, list[int]]]
+    catalog: Catalog
+    idle_by_size: dict[int, dict[int, list[int]]]
     free: list[int]
     kind_of: list[int]
     open: list[bool]
     """Whether a node that is there takes work."""
-    room: dict[str, int | None]
-    owed: dict[str, int]
+    fleet_room: dict[str, int | None]
+    baseline_left: dict[str, int]
     base: dict[str, float]
-    left: dict[Quota, int | None]
-    bound: dict[str, frozenset[Home]]
+    quota_left: dict[Quota, int | None]
+    cluster_homes: dict[str, frozenset[Home]]
     """Cluster fleet → where its nodes lie."""
-    begin: Mapping[str, frozenset[Home]] = field(default_factory=dict)
+    allowed_homes: Mapping[str, frozenset[Home]] = field(default_factory=dict)
     """Where a cluster fleet may begin; one that is not named may begin anywhere."""
     kept: Mapping[Quota, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     """What of an offer's limit is kept for the nodes that a fleet launches for itself, and how many of those
@@ -113,41 +113,43 @@ class Ledger:
     """What `undo` takes back, while something is tried."""
 
     @classmethod
-    def start(cls, board: Board, *, ideal: bool = False) -> Ledger:
+    def start(cls, catalog: Catalog, *, ideal: bool = False) -> Assignment:
         """Before anything is placed; `ideal`: if all were idle and ready, and the offers had no limits.
         A host is one machine all the same.
         """
-        free = [node.total if ideal else node.total - len(node.held) for node in board.nodes]
-        works = [n.fleet in board.fleets for n in board.nodes] if ideal else board.ready
+        free = [node.total if ideal else node.total - len(node.held) for node in catalog.nodes]
+        works = [n.fleet in catalog.fleets for n in catalog.nodes] if ideal else catalog.ready
         return cls(
-            board=board,
-            piles=_piles(board, free, works),
+            catalog=catalog,
+            idle_by_size=_piles(catalog, free, works),
             free=free,
-            kind_of=list(board.kind_of),
+            kind_of=list(catalog.kind_of),
             open=works,
-            room={name: _room(rule) for name, rule in board.fleets.items()},
-            owed={name: rule.baseline for name, rule in board.fleets.items()},
+            fleet_room={name: _room(rule) for name, rule in catalog.fleets.items()},
+            baseline_left={name: rule.baseline for name, rule in catalog.fleets.items()},
             # The cheapest option comes first.
-            base={o.fleet: board.kinds[o.kind].cost for o in reversed(board.options)},
-            left=_left(board, ideal=ideal),
-            bound=_homes(board),
-            claims={} if ideal else _claims(board),
+            base={o.fleet: catalog.kinds[o.kind].cost for o in reversed(catalog.options)},
+            quota_left=_left(catalog, ideal=ideal),
+            cluster_homes=_homes(catalog),
+            claims={} if ideal else _claims(catalog),
         )
 
-    def copy(self) -> Ledger:
+    def copy(self) -> Assignment:
         """Another one that is the same."""
-        return Ledger(
-            board=self.board,
-            piles={k: {f: list(ids) for f, ids in pile.items()} for k, pile in self.piles.items()},
+        return Assignment(
+            catalog=self.catalog,
+            idle_by_size={
+                k: {f: list(ids) for f, ids in pile.items()} for k, pile in self.idle_by_size.items()
+            },
             free=list(self.free),
             kind_of=list(self.kind_of),
             open=self.open,
-            room=dict(self.room),
-            owed=dict(self.owed),
+            fleet_room=dict(self.fleet_room),
+            baseline_left=dict(self.baseline_left),
             base=self.base,
-            left=dict(self.left),
-            bound=dict(self.bound),
-            begin=self.begin,
+            quota_left=dict(self.quota_left),
+            cluster_homes=dict(self.cluster_homes),
+            allowed_homes=self.allowed_homes,
             kept=self.kept,
             claims=dict(self.claims),
             launches=list(self.launches),
@@ -158,43 +160,43 @@ class Ledger:
 
     # What is there
 
-    def may_launch(self, option: Option) -> bool:
+    def may_launch(self, option: LaunchOption) -> bool:
         """Whether the fleet's maximum, the offer's limit and the fleet's home leave room for one more."""
         return self.most(option) > 0 and not self.astray(option)
 
-    def astray(self, option: Option) -> Home | None:
+    def astray(self, option: LaunchOption) -> Home | None:
         """Where a cluster fleet's nodes lie, if the option lies elsewhere: they share one network."""
-        homes = self.bound.get(option.fleet)
+        homes = self.cluster_homes.get(option.fleet)
         if homes is None:
             return None
         if homes:
             return next((home for home in sorted(homes) if home != option.home), None)
-        begin = self.begin.get(option.fleet)
+        begin = self.allowed_homes.get(option.fleet)
         return min(begin) if begin and option.home not in begin else None
 
-    def most(self, option: Option) -> int:
+    def most(self, option: LaunchOption) -> int:
         """How many more of it can be launched."""
-        room, left = self.room[option.fleet], self.remain(option)
+        room, left = self.fleet_room[option.fleet], self.remain(option)
         if room is None:
             return UNLIMITED if left is None else left
         return room if left is None else min(room, left)
 
-    def remain(self, option: Option) -> int | None:
+    def remain(self, option: LaunchOption) -> int | None:
         """How many more its limit leaves to its fleet: what other fleets want for themselves is theirs."""
-        left = self.left[option.quota]
+        left = self.quota_left[option.quota]
         if left is None or not (kept := self.kept.get(option.quota)):
             return left
         for fleet, (count, lacking) in kept.items():
-            homes = self.bound.get(fleet)
+            homes = self.cluster_homes.get(fleet)
             if fleet != option.fleet and (not homes or option.home in homes):
-                left -= min(count, max(0, self.owed[fleet] - lacking))
+                left -= min(count, max(0, self.baseline_left[fleet] - lacking))
         return max(0, left)
 
     # Changing it
 
     def take(self, pick: Pick, ranks: int) -> list[int]:
         """Seat `ranks` ranks on the nodes of a pick: the node of each."""
-        pile = self.piles[pick.kind]
+        pile = self.idle_by_size[pick.kind]
         ids = pile[pick.free]
         if pick.only is not None:
             del ids[bisect.bisect_left(ids, -pick.only)]
@@ -222,7 +224,7 @@ class Ledger:
 
     def launch(self, buy: Buy, ranks: int) -> list[int]:
         """Launch the nodes of a buy and seat `ranks` ranks on them: the node of each."""
-        option, total = buy.option, self.board.kinds[buy.option.kind].total
+        option, total = buy.option, self.catalog.kinds[buy.option.kind].total
         out: list[int] = []
         by_left: dict[int, list[int]] = {}
         for _ in range(buy.count):
@@ -236,61 +238,63 @@ class Ledger:
         assert len(out) == ranks, "obtained is not requested"
         return out
 
-    def add(self, option: Option, name: str | None = None) -> int:
+    def add(self, option: LaunchOption, name: str | None = None) -> int:
         """Launch one node, for now in no pile; its number."""
         node = len(self.free)
         self.free.append(0)  # in no pile yet
         self.kind_of.append(option.kind)
-        if not self.board.is_present[option.kind]:
+        if not self.catalog.is_present[option.kind]:
             self.new_kinds.setdefault(option.fleet, {})[option.kind] = None
         self.launches.append(NewNode(node, option, name))
-        room, left = self.room[option.fleet], self.left[option.quota]
+        room, left = self.fleet_room[option.fleet], self.quota_left[option.quota]
         if self.log is not None:
-            self.log.append(Added(room, left, self.owed[option.fleet], self.bound.get(option.fleet)))
-        self.room[option.fleet] = None if room is None else room - 1
-        self.left[option.quota] = None if left is None else left - 1
-        self.owed[option.fleet] = max(0, self.owed[option.fleet] - 1)
-        if option.fleet in self.bound:
-            self.bound[option.fleet] |= {option.home}
+            self.log.append(
+                Added(room, left, self.baseline_left[option.fleet], self.cluster_homes.get(option.fleet))
+            )
+        self.fleet_room[option.fleet] = None if room is None else room - 1
+        self.quota_left[option.quota] = None if left is None else left - 1
+        self.baseline_left[option.fleet] = max(0, self.baseline_left[option.fleet] - 1)
+        if option.fleet in self.cluster_homes:
+            self.cluster_homes[option.fleet] |= {option.home}
         return node
 
-    def launch_idle(self, option: Option, count: int) -> None:
+    def launch_idle(self, option: LaunchOption, count: int) -> None:
         """Launch nodes on which nobody sits yet."""
-        total = self.board.kinds[option.kind].total
+        total = self.catalog.kinds[option.kind].total
         nodes = [self.add(option) for _ in range(count)]
         for node in nodes:
             self.free[node] = total
         self._put(option.kind, total, [-node for node in nodes])
 
-    def drop(self, node: int) -> None:
+    def cancel_launch(self, node: int) -> None:
         """Launch a node after all not; nobody sits on it."""
         self._pull(node)
         self.free[node] = 0
         option = self.launches.pop(self._launch_of(node)).option
-        self.left[option.quota] = _more(self.left[option.quota])
-        self.room[option.fleet] = _more(self.room[option.fleet])
-        baseline = self.board.fleets[option.fleet].baseline
+        self.quota_left[option.quota] = _more(self.quota_left[option.quota])
+        self.fleet_room[option.fleet] = _more(self.fleet_room[option.fleet])
+        baseline = self.catalog.fleets[option.fleet].baseline
         if baseline:
             mine = sum(1 for launch in self.launches if launch.option.fleet == option.fleet)
-            self.owed[option.fleet] = max(0, baseline - mine)
+            self.baseline_left[option.fleet] = max(0, baseline - mine)
 
-    def swap(self, node: int, option: Option, free: int) -> None:
+    def replace_launch(self, node: int, option: LaunchOption, free: int) -> None:
         """Launch another option under the same number, on which `free` blocks stay idle."""
         self._pull(node)
         index = self._launch_of(node)
         old = self.launches[index].option
-        self.left[old.quota] = _more(self.left[old.quota])
+        self.quota_left[old.quota] = _more(self.quota_left[old.quota])
         if old.fleet != option.fleet:
-            self.room[old.fleet] = _more(self.room[old.fleet])
-            room = self.room[option.fleet]
-            self.room[option.fleet] = None if room is None else room - 1
-        if option.fleet in self.bound:
-            self.bound[option.fleet] |= {option.home}
-        left = self.left[option.quota]
-        self.left[option.quota] = None if left is None else left - 1
+            self.fleet_room[old.fleet] = _more(self.fleet_room[old.fleet])
+            room = self.fleet_room[option.fleet]
+            self.fleet_room[option.fleet] = None if room is None else room - 1
+        if option.fleet in self.cluster_homes:
+            self.cluster_homes[option.fleet] |= {option.home}
+        left = self.quota_left[option.quota]
+        self.quota_left[option.quota] = None if left is None else left - 1
         self.launches[index] = self.launches[index]._replace(option=option)
         self.kind_of[node], self.free[node] = option.kind, free
-        if not self.board.is_present[option.kind]:
+        if not self.catalog.is_present[option.kind]:
             self.new_kinds.setdefault(option.fleet, {})[option.kind] = None
         self._put(option.kind, free, [-node])
 
@@ -326,16 +330,19 @@ class Ledger:
                 self.free.pop()
                 self.kind_of.pop()
                 option = self.launches.pop().option
-                self.room[option.fleet], self.left[option.quota] = step.room, step.left
-                self.owed[option.fleet] = step.owed
-                if step.bound is not None:
-                    self.bound[option.fleet] = step.bound
+                self.fleet_room[option.fleet], self.quota_left[option.quota] = (
+                    step.fleet_room,
+                    step.quota_left,
+                )
+                self.baseline_left[option.fleet] = step.baseline_left
+                if step.cluster_homes is not None:
+                    self.cluster_homes[option.fleet] = step.cluster_homes
 
     def _pull(self, node: int) -> None:
         """Take a node out of its pile."""
         free = self.free[node]
         if free:
-            pile = self.piles[self.kind_of[node]]
+            pile = self.idle_by_size[self.kind_of[node]]
             ids = pile[free]
             del ids[bisect.bisect_left(ids, -node)]
             if not ids:
@@ -344,7 +351,7 @@ class Ledger:
     def _put(self, kind: int, free: int, nodes: Sequence[int]) -> None:
         if not free or not nodes:
             return
-        pile = self.piles.setdefault(kind, {})
+        pile = self.idle_by_size.setdefault(kind, {})
         ids = pile.get(free)
         if ids is None:
             pile[free] = sorted(nodes)
@@ -359,18 +366,18 @@ def _more(limit: int | None) -> int | None:
     return None if limit is None else limit + 1
 
 
-def _piles(board: Board, free: Sequence[int], works: Sequence[bool]) -> dict[int, dict[int, list[int]]]:
+def _piles(catalog: Catalog, free: Sequence[int], works: Sequence[bool]) -> dict[int, dict[int, list[int]]]:
     """Kind → idle blocks → the nodes that have so many. Ids are negated: the last is the first by name."""
-    piles: dict[int, dict[int, list[int]]] = {}
-    for i in range(len(board.nodes) - 1, -1, -1):
+    idle_by_size: dict[int, dict[int, list[int]]] = {}
+    for i in range(len(catalog.nodes) - 1, -1, -1):
         if works[i] and free[i]:
-            piles.setdefault(board.kind_of[i], {}).setdefault(free[i], []).append(-i)
-    return piles
+            idle_by_size.setdefault(catalog.kind_of[i], {}).setdefault(free[i], []).append(-i)
+    return idle_by_size
 
 
-def _claims(board: Board) -> dict[str, str]:
+def _claims(catalog: Catalog) -> dict[str, str]:
     """Volume → who holds it."""
-    return {name: at.holder for name, at in board.volumes.items() if at.holder}
+    return {name: at.holder for name, at in catalog.volumes.items() if at.holder}
 
 
 def _room(rule: FleetRule) -> int | None:
@@ -379,22 +386,22 @@ def _room(rule: FleetRule) -> int | None:
     return None if most is None else max(0, most - rule.existing)
 
 
-def _homes(board: Board) -> dict[str, frozenset[Home]]:
+def _homes(catalog: Catalog) -> dict[str, frozenset[Home]]:
     """Cluster fleet → where its nodes lie; one that goes does not count."""
-    homes: dict[str, set[Home]] = {name: set() for name in board.fleets if board.clustered(name)}
-    for node in board.nodes:
+    homes: dict[str, set[Home]] = {name: set() for name in catalog.fleets if catalog.clustered(name)}
+    for node in catalog.nodes:
         if node.fleet in homes and not node.closed:
             homes[node.fleet].add((node.backend, node.region))
     return {name: frozenset(own) for name, own in homes.items()}
 
 
-def _left(board: Board, *, ideal: bool) -> dict[Quota, int | None]:
+def _left(catalog: Catalog, *, ideal: bool) -> dict[Quota, int | None]:
     """How many nodes of each quota may still be launched; None for any number."""
-    used = Counter(quota_of(node) for node in board.nodes)
-    left: dict[Quota, int | None] = dict.fromkeys((o.quota for o in board.options), None)
-    for option in board.options:
+    used = Counter(quota_of(node) for node in catalog.nodes)
+    quota_left: dict[Quota, int | None] = dict.fromkeys((o.quota for o in catalog.options), None)
+    for option in catalog.options:
         if option.offer.limit is not None and (option.offer.host or not ideal):
-            most, now = max(0, option.offer.limit - used[option.quota]), left[option.quota]
+            most, now = max(0, option.offer.limit - used[option.quota]), quota_left[option.quota]
             # Two entries of one catalog may set two limits: the lower one holds.
-            left[option.quota] = most if now is None else min(now, most)
-    return left
+            quota_left[option.quota] = most if now is None else min(now, most)
+    return quota_left
