@@ -12,10 +12,10 @@ from declarative.model.state import Address
 from declarative.model.status import RankState, RankStatus
 from declarative.planner.assumptions import used
 from declarative.planner.decisions import Question
+from declarative.planner.explain import Explainer
 from declarative.planner.saved import Saved, dump, load
 from declarative.planner.types import Op
 from declarative.render.plan import plan_text
-from declarative.why.explain import Explainer
 from tests.model import World
 from tests.planned import GPU, carry_out, declared
 

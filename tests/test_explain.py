@@ -13,13 +13,12 @@ import pytest
 
 from declarative.model.resource import Desired
 from declarative.model.status import NodeState, RankState
+from declarative.placement.explain.alternatives import MOST
 from declarative.planner.decisions import Question
+from declarative.planner.explain import Answer, Explainer
 from declarative.render.data import to_json
 from declarative.render.explain import explain_text
 from declarative.render.explain_data import explain_json
-from declarative.why.alternatives import MOST
-from declarative.why.explain import Explainer
-from declarative.why.reasons import Answer
 from tests.cli import fleet, task
 from tests.model import World
 from tests.planned import GPU, H100, bring, declared, small

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from declarative.model.spec.text import NodeName
 from declarative.model.state import rank_name
 from declarative.placement.demand import ANYWHERE
+from declarative.placement.explain.alternatives import Scene, instead, places
 from declarative.placement.place import place
 from declarative.placement.problem import Ask, FleetRule, Node, NodeType, PlacementOutcome, of_node, of_offer
-from declarative.why.alternatives import Scene, instead, places
 from tests.worlds import Case, cases
 
 

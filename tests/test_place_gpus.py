@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from declarative.model.blocks import Shape, vendor_of
+from declarative.placement.explain.free_a_node import suggest
 from declarative.placement.filters import one_vendor
 from declarative.placement.problem import NodeType
-from declarative.placement.suggest import suggest
 from declarative.planner.fallbacks import _Guest, _Member
 from tests.test_placement import ask, causes, fleet, node, offer, places, refused, run
 

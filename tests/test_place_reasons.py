@@ -6,7 +6,8 @@ import pytest
 
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.status import NodeState
-from declarative.placement import admission, refusals
+from declarative.placement import admission
+from declarative.placement.explain import refusal as refusals
 from declarative.planner.make import make
 from declarative.render.data import plan_json
 from tests.model import World

@@ -9,8 +9,8 @@ from declarative.model.blocks import Shape
 from declarative.model.resource import TaskWant
 from declarative.model.spec import Fleet, Task
 from declarative.model.status import NodeState, Readiness
+from declarative.placement.explain.free_a_node import suggest
 from declarative.placement.problem import Node, Suggestion
-from declarative.placement.suggest import suggest
 from tests.model import World, rank_mounts, spec
 from tests.planned import GPU, bring, declared
 

@@ -16,7 +16,7 @@ from declarative.model.spec import Fleet, Task, Volume
 from declarative.model.spec.project import Removals
 from declarative.model.state import DRAINED, Address, Intent
 from declarative.model.status import NodeState, RankState, RankStatus, Silence
-from declarative.placement.refusals import Refusals
+from declarative.placement.explain.refusal import RefusalReports
 from declarative.placement.search import Search
 from declarative.planner.inventory import Inventory, vanished
 from declarative.planner.make import make
@@ -1104,7 +1104,7 @@ def test_a_node_that_was_idle_for_long_makes_room_for_another():
 def test_a_node_that_goes_has_tasks_looked_at_again_only_if_it_makes_room(nodes, searched, monkeypatch):
     """Below the fleet's maximum the refused task gains nothing by it; either way reasons are found once."""
     counts: Counter[str] = Counter()
-    for of, name in ((Search, "run"), (Refusals, "of")):
+    for of, name in ((Search, "run"), (RefusalReports, "of")):
         found = getattr(of, name)
 
         def counted(*args, _found=found, _name=name):

@@ -11,8 +11,8 @@ from ruamel.yaml import YAML
 
 from declarative.model.blocks import Shape
 from declarative.model.status import NodeState
-from declarative.placement import passes, whatif
-from declarative.placement import place as placing
+from declarative.placement import passes
+from declarative.placement.explain import changes as changing
 from declarative.placement.place import place
 from declarative.placement.problem import VolumeAt
 from tests.model import World
@@ -192,25 +192,25 @@ def test_a_node_that_is_not_ready_is_no_change_of_the_yaml():
 def test_the_work_is_bounded(monkeypatch):
     """Tasks that are alike are asked about once; after so many others nothing is claimed any more."""
     tries = []
-    real = vars(whatif)["best_try"]
+    real = vars(changing)["best_try"]
 
     def counted(*args):
         tries.append(1)
         return real(*args)
 
-    monkeypatch.setattr(whatif, "best_try", counted)
+    monkeypatch.setattr(changing, "best_try", counted)
     nodes = [node("gpu-0", held=[0, 1, 2, 3])]
     alike = run([ask(f"t{i}", resources={"cpu": "8.."}) for i in range(300)], nodes)
     assert len({r.hint for r in alike.refusals}) == 1
     assert len(tries) < 20
-    monkeypatch.setattr(placing, "MOST_PLANNED", 10**9)
-    monkeypatch.setattr(placing, "MOST_PLANS", 200)
+    monkeypatch.setattr(changing, "MOST_PLANNED", 10**9)
+    monkeypatch.setattr(changing, "MOST_PLANS", 200)
     different = run([ask(f"t{i}", resources={"cpu": f"{9 + i}.."}) for i in range(60)], nodes)
     known = [r.changes is not None for r in different.refusals]
-    assert known.count(True) == placing.MOST_REFUSALS
+    assert known.count(True) == changing.MOST_REFUSALS
     unknown = {r.hint for r in different.refusals if r.changes is None}
     assert unknown == {"`fleetform explain task/NAME` looks for what makes it fit"}
-    monkeypatch.setattr(whatif, "MOST_TRIES", 2)
+    monkeypatch.setattr(changing, "MOST_TRIES", 2)
     (given_up,) = run(ask(nodes=2, resources={"cpu": "99.."}), nodes).refusals
     assert given_up.changes is None
 
@@ -296,7 +296,7 @@ def test_no_change_takes_the_place_of_another_task():
 @pytest.mark.parametrize("about", [None, "t1"])
 def test_one_task_is_looked_into_more_closely(monkeypatch, about):
     """As many plans as are made for all tasks do not do for one: `explain` makes more of them."""
-    monkeypatch.setattr(placing, "MOST_PLANS", 1)
+    monkeypatch.setattr(changing, "MOST_PLANS", 1)
     tasks = [ask(f"t{i}", resources={"cpu": f"{9 + i}.."}) for i in range(3)]
     rules = {"gpu": fleet()}
     out = place(tasks, [node("gpu-0")], rules, {}, about=about)
@@ -308,7 +308,7 @@ def test_one_task_is_looked_into_more_closely(monkeypatch, about):
 @pytest.mark.parametrize("about", [None, "t1"])
 def test_one_task_is_looked_into_however_large_the_plan_is(monkeypatch, about):
     """All tasks of a very large one are not: there is no time for one more plan."""
-    monkeypatch.setattr(placing, "PASSES", 10**6)
+    monkeypatch.setattr(changing, "PASSES", 10**6)
     tasks = [ask(f"t{i}", resources={"cpu": f"{9 + i}.."}) for i in range(3)]
     out = place(tasks, [node("gpu-0")], {"gpu": fleet()}, {}, about=about)
     found = {r.task: r.changes for r in out.refusals}
@@ -319,7 +319,7 @@ def test_one_task_is_looked_into_however_large_the_plan_is(monkeypatch, about):
 def test_to_seat_tasks_is_work_of_a_plan_that_is_made_for_hints(monkeypatch, work):
     """Without more work than the plan took, one plan is made: the second task is not looked into."""
     for name in ("MOST_WORK", "LEAST_WORK", "PASSES"):
-        monkeypatch.setattr(placing, name, 0)
+        monkeypatch.setattr(changing, name, 0)
     monkeypatch.setattr(passes, "SEAT_WORK", work)
     monkeypatch.setattr(passes, "DOMAIN_WORK", 0.0)
     tasks = [ask(f"t{i}", resources={"cpu": f"{9 + i}.."}) for i in range(2)]
@@ -329,8 +329,8 @@ def test_to_seat_tasks_is_work_of_a_plan_that_is_made_for_hints(monkeypatch, wor
 
 
 def test_no_more_is_looked_for_where_programs_took_long(monkeypatch):
-    monkeypatch.setattr(placing, "MOST_WORK", -1)
-    monkeypatch.setattr(placing, "LEAST_WORK", -1)
+    monkeypatch.setattr(changing, "MOST_WORK", -1)
+    monkeypatch.setattr(changing, "LEAST_WORK", -1)
     assert refused(run(ask(resources={"cpu": "9.."}), [node("gpu-0")])).changes is None
 
 
@@ -340,13 +340,13 @@ def test_a_limit_is_not_named_if_less_of_it_was_not_tried(monkeypatch):
     rules = [fleet(offers=[gpus(8)], nodes="0..1")]
     (remedy,) = run(tasks, [], rules).remedies
     assert remedy.text == "with `nodes: 0..4` of fleet/gpu"
-    real = placing.Remedies._seated
+    real = changing.ConfirmedChanges._seated
 
     def first(self, *args):
-        monkeypatch.setattr(placing.Remedies, "_seated", lambda *_: None)
+        monkeypatch.setattr(changing.ConfirmedChanges, "_seated", lambda *_: None)
         return real(self, *args)
 
-    monkeypatch.setattr(placing.Remedies, "_seated", first)
+    monkeypatch.setattr(changing.ConfirmedChanges, "_seated", first)
     out = run(tasks, [], rules)
     assert not out.remedies
     assert {r.changes for r in out.refusals} == {None}

@@ -25,8 +25,7 @@ from declarative.cli.session import Session, allowed_work, has_errors, now, part
 
 if TYPE_CHECKING:
     from declarative.model.diagnostic import Diagnostic
-    from declarative.why.explain import Explainer
-    from declarative.why.reasons import Answer
+    from declarative.planner.explain import Answer, Explainer
 
 
 @click.command(
@@ -91,7 +90,7 @@ def _explain(
     """The answer, and the diagnostics of the plan."""
     from declarative.model.diagnostic import in_order
     from declarative.planner.decisions import Question
-    from declarative.why.explain import Explainer
+    from declarative.planner.explain import Explainer
 
     kind, name = _parse(target)
     desired, renames, _, seen = observe(session, requested, offline=offline)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from declarative.model.resource import EXISTING, LOCAL, Desired, Offer
 from declarative.model.state import State, natural, rank_name
 from declarative.model.status import NodeState, Readiness
+from declarative.placement.explain.free_a_node import suggest
 from declarative.placement.problem import Choice, Node, PlacementOutcome, Suggestion
-from declarative.placement.suggest import suggest
 from declarative.planner.actions import attached
 from declarative.planner.fleets import Fleets
 from declarative.planner.nodes import NodeDecision, node_of

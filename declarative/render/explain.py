@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from declarative.model.spec.values import show_mib
 from declarative.model.status import BOOTING, NodeState
 from declarative.model.text import clean, ranges
+from declarative.placement.explain.alternatives import Alternative, Elsewhere, Instead, Rejected
 from declarative.placement.problem import NodeType, Refusal, Rejection, Verdict
+from declarative.planner.explain import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.planner.types import ReservationStatus
 from declarative.render.data import iso
 from declarative.render.plan_tables import NAMES
 from declarative.render.status import Row, map_lines
 from declarative.render.text import Cell, Paint, columns, money, plural, seal, sentence
-from declarative.why.alternatives import Alternative, Elsewhere, Instead, Rejected
-from declarative.why.reasons import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 
 FEW = 5
 """How many nodes and offers are shown for each of several ranks; for a single rank all are shown."""

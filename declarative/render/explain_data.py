@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic
+from declarative.placement.explain.alternatives import Alternative, Instead, Rejected
 from declarative.placement.problem import NodeType, Refusal, Rejection
+from declarative.planner.explain import Answer, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.planner.types import FORMAT_VERSION, Reservation
 from declarative.render.data import diagnostics_json, iso, place_data
-from declarative.why.alternatives import Alternative, Instead, Rejected
-from declarative.why.reasons import Answer, NodeAnswer, RankAnswer, TaskAnswer, Why
 
 
 def explain_json(answer: Answer, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:

@@ -1,15 +1,15 @@
 """The changes that might make a refused task fit: each is tried alone, on the finished plan.
 
-What is tried is tried with the search's own `best_try`, beside everything that was placed; `remedies` plans
-again with what looks good. The assignment is left as it was. Limits of a fleet (`resources`, `max_price`, …)
-are not tried: placement is given only the offers that keep them.
+`ChangeFinder` tries each with the search's own `best_try`, beside everything that was placed, and leaves the
+assignment as it was. `ConfirmedChanges` plans again with those that look good. The limits of a fleet itself
+(`resources`, `max_price`, …) are not tried: placement is given only the offers that keep them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any
 
 from declarative.model.record import struct
@@ -18,9 +18,40 @@ from declarative.model.spec import CreationPolicy, SpotPolicy, Task
 from declarative.model.spec.values import MAX_COUNT, Count, Gpu, Level, Placement, Resources
 from declarative.placement.assignment import Assignment
 from declarative.placement.catalog import Catalog
+from declarative.placement.counted import EXACT
 from declarative.placement.demand import ANYWHERE, Domain, Job, is_spread
-from declarative.placement.gangs import best_try
-from declarative.placement.problem import Ask, FleetRule, Quota, quota_of
+from declarative.placement.gangs import Seating, best_try
+from declarative.placement.optimum import Known
+from declarative.placement.passes import SEAT_WORK
+from declarative.placement.problem import Ask, FleetRule, Quota, Remedy, quota_of
+
+MOST_REFUSALS = 50
+"""Changes are looked for of so many refusals. Tasks that are alike count once."""
+
+NAMED = 4
+"""So many changes are named of one task."""
+
+LEAST_PLANS, MOST_PLANS, MOST_PLANNED = 5, 20, 1_500
+"""How often a plan is made again for all of them, at least and at most; and the tasks in these plans, if they
+are more than the least.
+"""
+
+SHARED = 0.75
+"""The part of the work that may go into changes that tasks share."""
+
+PASSES = 3
+"""So many times a plan seats all tasks at least."""
+
+CLOSER = 8
+"""How many times as often, and as long, if it is about one task."""
+
+ALL_WORK, MOST_WORK, LEAST_WORK = 280, 120, 25
+"""The work of a plan and its hints together; of hints alone at most, and at least. This is for so many tasks
+as are in `MANY`, and for `EXACT` or fewer.
+"""
+
+MANY, FEWER, TIMES = 350, 0.85, 1.5
+"""For others it is in proportion to their number, within these two times as much."""
 
 MOST_TRIES = 1_500
 MOST_EFFORT = 2_000_000
@@ -43,7 +74,7 @@ class Change:
 
 
 @struct(frozen=True, slots=True)
-class Limit:
+class SharedLimit:
     """What several tasks share: the most nodes of a fleet, or the `limit` of an offer."""
 
     fleet: str | None = None
@@ -83,7 +114,7 @@ def _is_entry(offer: Offer, backend: str, instance_type: str) -> bool:
     return (offer.backend, offer.instance_type) == (backend, instance_type) and offer.limit is not None
 
 
-class Changes:
+class ChangeFinder:
     """Changes that would make tasks fit which the plan left out."""
 
     def __init__(self, catalog: Catalog, assignment: Assignment) -> None:
@@ -105,12 +136,12 @@ class Changes:
         yield from self._fewer_nodes(job)
         yield from self._lower_bounds(job)
 
-    def shared(self, job: Job) -> Iterator[tuple[Limit, int, int]]:
+    def shared(self, job: Job) -> Iterator[tuple[SharedLimit, int, int]]:
         """Limits that several tasks share: what the plan uses of each, and what this one would need."""
         yield from self._maxima(job)
         yield from self._offer_limits(job)
 
-    def _maxima(self, job: Job) -> Iterator[tuple[Limit, int, int]]:
+    def _maxima(self, job: Job) -> Iterator[tuple[SharedLimit, int, int]]:
         """The most nodes of fleets."""
         launched = Counter(x.option.fleet for x in self.assignment.launches)
         for name, rule in self.catalog.fleets.items():
@@ -123,13 +154,13 @@ class Changes:
             more = self._more(self.assignment.fleet_room, name, job, domains) if domains else None
             used = rule.existing + launched[name] + room
             if more is not None and used + more <= MAX_COUNT:
-                yield Limit(fleet=name), used, used + more
+                yield SharedLimit(fleet=name), used, used + more
 
     def _domains(self, job: Job, fleet: str) -> list[Domain]:
         """Where more nodes of a fleet may help: a cluster fits in another fleet no more than before."""
         return [d for d in self.catalog.domains(job.request) if not d.area or d.area.fleet == fleet]
 
-    def _offer_limits(self, job: Job) -> Iterator[tuple[Limit, int, int]]:
+    def _offer_limits(self, job: Job) -> Iterator[tuple[SharedLimit, int, int]]:
         """The limits of offers: one for all entries of an instance type, whatever the region."""
         there = Counter(map(quota_of, self.catalog.nodes))
         there.update(launch.option.quota for launch in self.assignment.launches)
@@ -141,7 +172,7 @@ class Changes:
                 seen.add(entry)
                 used = there[quota] + (self.assignment.quota_left[quota] or 0)
                 offers = (o.offer for o in self.catalog.options if _is_entry(o.offer, quota[0], quota[2]))
-                yield Limit(quota=quota), min((used, *(o.limit or 0 for o in offers))), used + more
+                yield SharedLimit(quota=quota), min((used, *(o.limit or 0 for o in offers))), used + more
 
     # Trying
 
@@ -231,13 +262,13 @@ class Changes:
             "regions": sorted({k.region for k in self.catalog.kinds}),
             "instances": [],
         }
-        for field, values in known.items():
-            have: tuple[str, ...] = getattr(job.task, field)
-            free = _with(job.task, field, ())
+        for name, values in known.items():
+            have: tuple[str, ...] = getattr(job.task, name)
+            free = _with(job.task, name, ())
             if not have or not self._fits(job, _asked(job, free)):
                 continue
             others = [(*have, v) for v in values if v not in have][:MOST_VALUES]
-            yield self._longer(job, field, others) or Change(f"without `{field}`", _asked(job, free))
+            yield self._longer(job, name, others) or Change(f"without `{name}`", _asked(job, free))
 
     def _longer(self, job: Job, field: str, lists: Sequence[tuple[str, ...]]) -> Change | None:
         """The first of some lists that is enough."""
@@ -388,8 +419,8 @@ def _said(task: Task, name: str, new: Any) -> str:
     """What to write for another range of one resource."""
     if not new.min and new.max is None and name != "gpu.memory":
         return f"without `{name}` in `resources`"
-    unconstrained = _gpu(task, name, new).plain() if name.startswith("gpu") else new.plain()
-    return f"with `{name.partition('.')[0]}: {unconstrained}` in `resources`"
+    plain = _gpu(task, name, new).plain() if name.startswith("gpu") else new.plain()
+    return f"with `{name.partition('.')[0]}: {plain}` in `resources`"
 
 
 def yaml(value: Any) -> str:
@@ -399,3 +430,200 @@ def yaml(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(yaml, value)) + "]"
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+@struct(slots=True)
+class _Shared:
+    """A limit that refused tasks share."""
+
+    used: int
+    need: int = 0
+    """How much more all of them would need, each after the other."""
+    jobs: list[Job] = field(default_factory=list)
+
+
+class ConfirmedChanges:
+    """The remedies of one plan: those that tasks share, and those of each task."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        found: Seating,
+        known: Known,
+        effort: int,
+        plan: Callable[[Catalog, Collection[int], float], Collection[int] | None],
+        *,
+        about: str | None = None,
+        shared: bool = True,
+        seated: Collection[str] | None = None,
+    ) -> None:
+        """`plan` makes another plan up to some work: which tasks it seats; None if that takes more work.
+        With `about`, of all tasks that were refused only that one matters.
+        """
+        self.catalog, self.known, self._plan = catalog, known, plan
+        self.changes = ChangeFinder(catalog, found.assignment)
+        self.placed = set(found.assignment.seats)
+        if seated is not None:
+            self.placed = {job.index for job in catalog.jobs if job.task.name in seated}
+        left = [job for job in found.left if job.index not in self.placed]
+        closer = CLOSER if about else 1
+        few = len(catalog.jobs) <= EXACT
+        scale = effort * (1 if few else min(TIMES, max(FEWER, len(catalog.jobs) / MANY)))
+        work = max(LEAST_WORK * scale, min(MOST_WORK * scale, ALL_WORK * scale - known.total))
+        one_plan = PASSES * SEAT_WORK * len(catalog.jobs)
+        work = max(work, one_plan) if about else work
+        self.work = known.total + work * closer
+        """`known` may come to so much."""
+        plans = min(MOST_PLANS, max(LEAST_PLANS, MOST_PLANNED // len(catalog.jobs)))
+        self.plans = plans * closer if one_plan <= work else 0
+        """How many more may be made: none if there is no time for one, unless it is about one task."""
+        kinds: dict[object, list[Job]] = {}
+        for job in sorted(left, key=lambda job: job.task.name != about):
+            kinds.setdefault(_key(job), []).append(job)
+        every = dict(list(kinds.items())[:MOST_REFUSALS])
+        self.kinds = dict(list(every.items())[:1]) if about else every
+        """Refused tasks, those together that are alike and have one priority."""
+        self.shared: list[Remedy] = []
+        self._own: dict[object, list[str]] = {key: [] for key in self.kinds}
+        self._unknown: set[object] = set()
+        """Tasks of which not all changes were tried."""
+        if self.plans:
+            plans, until = self.plans, self.work
+            self.work = known.total + SHARED * (until - known.total)
+            self._find_shared(every if shared else {})
+            self.plans, self.work = max(self.plans, plans // 2), until
+            self._find_own()
+        else:
+            self._unknown.update(self.kinds)
+
+    def of(self, job: Job) -> tuple[str, ...] | None:
+        """What to write, as `with …` or `without …`; empty where nothing is enough, None if not known."""
+        key = _key(job)
+        if key not in self.kinds:
+            return None
+        name = str(job.task.name)
+        shared = [
+            r.text if len(r.tasks) == 1 else f"{r.text} (fits {len(r.tasks)} tasks)"
+            for r in self.shared
+            if name in r.tasks
+        ]
+        found = (*shared, *self._own[key])[:NAMED]
+        return found if found or key not in self._unknown else None
+
+    def _seated(
+        self, asks: Mapping[int, Ask], fleets: Mapping[str, FleetRule], needed: Collection[int] = ()
+    ) -> set[int] | None:
+        """The tasks that a plan with other asks, or other fleets, seats; None if too many were made.
+
+        With `needed`, only whether it seats all of these tasks is right.
+        """
+        self.plans = self.plans - 1 if self.known.total <= self.work else -1
+        if self.plans < 0:
+            return None
+        changed = [asks.get(job.index, job.ask) for job in self.catalog.jobs]
+        catalog = Catalog(changed, self.catalog.nodes, fleets, self.catalog.volumes)
+        indexes = self._plan(catalog, needed, self.work)
+        if indexes is None:
+            self.plans = -1
+            return None
+        return set(indexes)
+
+    # What tasks share
+
+    def _find_shared(self, every: Mapping[object, list[Job]]) -> None:
+        """Of those tasks too that nobody asks about: they take what a limit leaves."""
+        found: dict[SharedLimit, _Shared] = {}
+        for key, jobs in every.items():
+            for limit, used, value in self.changes.shared(jobs[0]):
+                shared = found.setdefault(limit, _Shared(used))
+                shared.jobs += jobs
+                shared.need += (value - used) * len(jobs)
+            if not self.changes.tries:
+                self._unknown.add(key)
+        mine = {job.index for jobs in self.kinds.values() for job in jobs}
+        for limit, shared in sorted(found.items(), key=lambda item: -len(item[1].jobs)):
+            if mine.isdisjoint(job.index for job in shared.jobs):
+                continue
+            remedy = self._least(limit, shared)
+            if remedy:
+                self.shared.append(remedy)
+
+    def _least(self, limit: SharedLimit, shared: _Shared) -> Remedy | None:
+        """The least value with which as many of the tasks fit as can."""
+        wanted = {job.index for job in shared.jobs}
+        low, high = shared.used + 1, shared.used + shared.need
+        enough = self.plans >= 1 + (high - low).bit_length()
+        best = self._seated({}, limit.rules(self.catalog, high)) if enough else None
+        if best is None:  # or the least value could not be found any more
+            self._unknown.update(map(_key, shared.jobs))
+        if best is None or not self.placed <= best or not best & wanted:
+            return None
+        helped = best & wanted
+        least = self._least_value(limit, low, high, self.placed | helped)
+        if least is None:
+            self._unknown.update(map(_key, shared.jobs))
+            return None
+        names = tuple(str(job.task.name) for job in self.catalog.jobs if job.index in helped)
+        return Remedy(text=limit.text(self.catalog, least), tasks=names, fleet=limit.fleet)
+
+    def _least_value(self, limit: SharedLimit, low: int, high: int, needed: set[int]) -> int | None:
+        """The least value with which all of these tasks are seated; `high` is enough. None if too many plans
+        were made.
+        """
+        while low < high:
+            middle = (low + high) // 2
+            now = self._seated({}, limit.rules(self.catalog, middle), needed)
+            if now is None:
+                return None
+            low, high = (low, middle) if needed <= now else (middle + 1, high)
+        return high
+
+    # What is of one task
+
+    def _find_own(self) -> None:
+        """Look for one more change of each task, turn by turn, while plans may be made."""
+        # The last of those that are alike: of equals a plan seats the first, so it is true of all of them.
+        tried = {key: self.changes.own(jobs[-1]) for key, jobs in self.kinds.items()}
+        while tried:
+            if self.plans <= 0 or not self.changes.tries:
+                self._unknown.update(tried)
+                return
+            for key, changes in list(tried.items()):
+                if self.plans < 0:
+                    self._unknown.update(tried)
+                    return
+                if not self._find_one(key, changes):
+                    del tried[key]
+
+    def _find_one(self, key: object, changes: Iterator[Change]) -> bool:
+        """Look for one more change of a task; whether there may be another one worth a name."""
+        found = self._next(self.kinds[key][-1], changes)
+        if found is not None:
+            self._own[key].append(found.text)
+        if self.plans < 0 or not self.changes.tries:
+            self._unknown.add(key)
+        return found is not None and len(self._own[key]) < NAMED
+
+    def _next(self, job: Job, changes: Iterator[Change]) -> Change | None:
+        """The next change with which the task fits beside all others, as little of it as will do."""
+        for found in changes:
+            change = found
+            if not self._helps(job, change):
+                continue
+            while change.milder and (less := change.milder()) and self._helps(job, less):
+                change = less
+            # Without the plan that shows that less does not do, it may be more than is needed.
+            return change if self.plans >= 0 else None
+        return None
+
+    def _helps(self, job: Job, change: Change) -> bool:
+        needed = self.placed | {job.index}
+        seated = self._seated({job.index: change.ask}, self.catalog.fleets, needed)
+        return seated is not None and needed <= seated
+
+
+def _key(job: Job) -> object:
+    """Equal for tasks of which a change that helps one helps each: a higher priority would take the place of
+    others that keep theirs beside a lower one.
+    """
+    return job.likeness, job.task.priority

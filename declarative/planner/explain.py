@@ -1,6 +1,6 @@
-"""Why a task, a rank or a node is as a plan has it. The plan itself does not change.
+"""Why a task, a rank or a node is as a plan has it: the answers, and the reasons in words.
 
-The plan is made as `make` makes it. `why.alternatives` finds the other possible places.
+The plan is made as `make` makes it, and does not change. `placement.explain` finds the other possible places.
 """
 
 from __future__ import annotations
@@ -10,11 +10,23 @@ from dataclasses import replace
 
 from declarative.model.blocks import maker_of, split
 from declarative.model.diagnostic import and_more
+from declarative.model.record import struct
 from declarative.model.resource import LOCAL, TaskWant, shaped
 from declarative.model.spec import Task
-from declarative.model.state import rank_name
+from declarative.model.state import Record, rank_name
 from declarative.model.status import NodeState, RankState, Readiness
 from declarative.placement.demand import ANYWHERE, Area, Domain
+from declarative.placement.explain.alternatives import (
+    NAMED,
+    Elsewhere,
+    Instead,
+    Scene,
+    elsewhere,
+    instead,
+    launched,
+    looked,
+    places,
+)
 from declarative.placement.filters import level_of
 from declarative.placement.problem import (
     Ask,
@@ -27,26 +39,13 @@ from declarative.placement.problem import (
     of_offer,
     offer_name,
 )
-from declarative.planner.decisions import Decisions, Question, avoided_by
+from declarative.planner.decisions import Decisions, Question, avoided_by, avoids_text
 from declarative.planner.hosts import by_name
 from declarative.planner.launchable import allowed_backends, limits
 from declarative.planner.make import decided
 from declarative.planner.nodes import NodeDecision, node_of
 from declarative.planner.tasks import Course, TaskDecision, end_of
-from declarative.planner.types import NodePreview, Reservation, ReservationStatus
-from declarative.why.alternatives import NAMED, Scene, elsewhere, instead, places
-from declarative.why.reasons import (
-    LookedAt,
-    NodeAnswer,
-    RankAnswer,
-    Reasons,
-    TaskAnswer,
-    Why,
-    goes_text,
-    launched,
-    looked,
-    offered,
-)
+from declarative.planner.types import NodePreview, Reason, Reservation, ReservationStatus
 
 MOST_RANKS = 20
 """At most so many ranks of a task are explained; the rest are only counted."""
@@ -56,6 +55,225 @@ MOST_LOOKED = 200
 
 _NOT_WHILE_QUEUED = ("idle-there", "runs", "promised")
 """Reasons that do not apply to a rank that waits in a queue."""
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class Why:
+    """One reason why something is where it is. `key` is stable, the text is for people."""
+
+    key: str
+    text: str
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class RankAnswer:
+    """Where one rank is or will be, and why. `like` names the rank whose `instead` also applies
+    to this one.
+    """
+
+    name: str
+    rank: int
+    state: str
+    place: Reservation | None
+    node_price: float | None = None
+    why: tuple[Why, ...] = ()
+    instead: Instead | None = None
+    like: int | None = None
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class TaskAnswer:
+    """A task, or one rank of it. `status`: kept, placed, unplaced, ended, asleep (outside
+    of its schedule) or removed.
+    """
+
+    address: str
+    task: str
+    status: str
+    reason: str | None = None
+    because: tuple[str, ...] = ()
+    ranks_count: int
+    ranks: tuple[RankAnswer, ...]
+    refusal: Refusal | None = None
+    places: Instead | None = None
+    """Which places would hold a rank of a task that cannot be placed as a whole."""
+    elsewhere: tuple[Elsewhere, ...] = ()
+    """The areas in which a whole cluster task could lie, and how far it gets there."""
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class LookedAt:
+    """Tasks without a place for which a node was rejected by the same reason. Without a code, it would hold a
+    rank.
+    """
+
+    code: str | None
+    detail: str
+    short: Mapping[str, float]
+    count: int
+    tasks: tuple[str, ...]
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class NodeAnswer:
+    """A node. `status`: new, kept, changed, replaced, deleted or gone; `idle_price` is the price of its idle
+    blocks, USD an hour.
+    """
+
+    address: str
+    status: str
+    why: tuple[Why, ...]
+    changed: tuple[str, ...]
+    readiness: Readiness
+    closed: str | None
+    kind: NodeType
+    holders: Mapping[int, str]
+    idle_price: float | None
+    instead: Instead | None = None
+    looked: tuple[LookedAt, ...] = ()
+    not_asked: int = 0
+    """The number of tasks without a place beyond `MOST_LOOKED`."""
+
+
+Answer = TaskAnswer | NodeAnswer
+
+
+GOES = {
+    Reason.REMOVED: "its fleet is not declared any more",
+    Reason.CHANGED: "its fleet's `{}` changed",
+    Reason.MISMATCH: "it does not keep its fleet's `{}` any more",
+    Reason.DRIFT: "somebody else changed its `{}`",
+    Reason.UNFIT: "{}",
+    Reason.REQUESTED: "`--replace` asks for it",
+    Reason.SURPLUS: "its fleet's `{}` allows no more than the others",
+    Reason.IDLE: "it is above the fleet's target, and was idle for longer than the fleet's `{}`",
+    Reason.DESTROY: "everything is destroyed",
+    Reason.SCHEDULE: "its fleet's `schedule` says so",
+}
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class Reasons:
+    """Finds the reasons for the place of one rank. `record` is its reservation before the plan."""
+
+    decision: TaskDecision
+    ask: Ask
+    place: Reservation
+    node: Node
+    preview: NodePreview
+    found: Instead
+    scene: Scene
+    decisions: Mapping[str, NodeDecision]
+    record: Record | None
+    together: bool
+    """Whether it has siblings and lies with them."""
+    stuck: bool
+    """Whether it should run anew, but goes on because no other place was found."""
+
+    def all(self) -> list[Why]:
+        """All reasons: first what held it there, then what it was chosen for."""
+        before = self._before()
+        out = [before] if before else []
+        out += self._bound()
+        out.append(self._fit())
+        if self.node.new:
+            out += self._launched()
+        elif before is None or before.key == "moved":
+            out.append(
+                Why(key="idle-there", text="its blocks are there and idle: nothing is launched for it")
+            )
+        return out
+
+    def _bound(self) -> Iterator[Why]:
+        """The reasons that leave a rank no choice, and the state of its node."""
+        place, task = self.place, self.decision.want.spec
+        ready = self.node.readiness
+        if ready.state is not NodeState.READY:
+            reason = f": {ready.reason}" if ready.reason else ""
+            yield Why(key="not-ready", text=f"its node is {ready.state.value}{reason}")
+        if task.instances:
+            yield Why(key="pinned", text=f"the task asks for {', '.join(task.instances)}")
+        if self.decision.avoids:
+            yield Why(key="avoids", text=f"the task {avoids_text(self.decision.avoids)}")
+        if place.node in self.decision.despite:
+            text = f"the task failed on node/{place.node} before, and no other place fits"
+            yield Why(key="failed-there", text=text)
+        if place.volumes:
+            where = f"{place.backend}/{place.zone or place.region}"
+            names = ", ".join(f"volume/{v}" for v in place.volumes.values())
+            yield Why(key="volumes", text=f"its volumes are in {where}: {names}")
+        if self.together:
+            text = f"the other ranks lie in fleet/{place.fleet} in {place.backend}/{place.region}"
+            yield Why(key="siblings", text=f"{text}, and a cluster task stays together")
+
+    def _before(self) -> Why | None:
+        """How its place relates to the one before."""
+        place = self.place
+        if self.stuck:
+            text = "it should run anew and has no place for that, so it goes on where it is"
+            return Why(key="goes-on", text=text)
+        if self.decision.course is not Course.RUN:
+            if place.rank in self.decision.have:
+                return Why(key="runs", text="it runs there, and what runs is never moved")
+            if self.decision.course is not Course.RESIZED:
+                text = "its blocks were reserved before, and it is started there"
+                return Why(key="promised", text=text)
+        if self.record is None:
+            return None
+        old = self.record.reservation.node
+        if old == place.node and not self.node.new:
+            same = self.record.reservation.blocks == place.blocks
+            text = "it had this place before and keeps it" if same else "it had blocks of this node before"
+            return Why(key="keeps", text=text)
+        return Why(key="moved", text=f"it was on node/{old}: {self._why_not(old)}")
+
+    def _why_not(self, old: str) -> str:
+        decision = self.decisions.get(old)
+        if decision and decision.goes:
+            return goes_text(decision)
+        if all(n.name != old for n in self.scene.nodes):
+            return "that node is gone"
+        name = f"rank/{rank_name(self.place.task, self.place.rank)}"
+        ((_, reason),) = looked(self.scene.without({name}), [(self.ask, self.place.rank)], old)
+        return reason.detail if reason else "it was placed anew with its siblings"
+
+    def _fit(self) -> Why:
+        total = self.preview.total
+        idle = total - len(self.preview.holders)
+        if self.decision.want.spec.whole_nodes:
+            return Why(key="whole-node", text="an exclusive rank takes a whole idle node")
+        if not idle:
+            return Why(key="exact-fit", text="exact fit: no block of the node stays idle")
+        return Why(key="blocks-left", text=f"{idle} of {total} blocks of the node stay idle")
+
+    def _launched(self) -> list[Why]:
+        if self.found.anyway:
+            text = f"fleet/{self.node.fleet} launches the node for itself, to have all its nodes"
+            return [Why(key="fleet-size", text=text), offered(self.node, self.found, "would do")]
+        if not self.found.alone:
+            text = f"the node is launched for others, too: see `fleetform explain node/{self.node.name}`"
+            return [Why(key="shared", text=text)]
+        return [offered(self.node, self.found, "would do")]
+
+
+def offered(node: Node, found: Instead, which: str) -> Why:
+    """Why a node is launched from its offer. `which` says by what the other offers are compared."""
+    total = found.offers_count + 1
+    if total == 1:
+        return Why(key="only-offer", text=f"launched: the only offer that {which}")
+    if node.price is None:
+        text = f"launched: one of {total} offers that {which}; its price is unknown"
+        return Why(key="price-unknown", text=text)
+    if not found.cheaper:
+        return Why(key="cheapest", text=f"launched: the cheapest of {total} offers that {which}")
+    text = f"launched, although {found.cheaper} of {total} offers that {which} cost less"
+    return Why(key="not-cheapest", text=f"{text}: the search found nothing better for the plan as a whole")
+
+
+def goes_text(decision: NodeDecision) -> str:
+    """Why a node is deleted."""
+    assert decision.goes is not None
+    return GOES[decision.goes].format(decision.because[0] if decision.because else "")
 
 
 class Explainer:

@@ -18,6 +18,7 @@ from declarative.placement.catalog import Catalog, LaunchOption
 from declarative.placement.constrained import Special
 from declarative.placement.cover import Try
 from declarative.placement.demand import ANYWHERE, Domain, Job
+from declarative.placement.explain.refusal import RefusalReports, RejectionReport
 from declarative.placement.filters import Mismatch, fleet_reason
 from declarative.placement.gangs import best_try
 from declarative.placement.problem import (
@@ -30,8 +31,6 @@ from declarative.placement.problem import (
     of_node,
     offer_name,
 )
-from declarative.placement.refusals import Refusals
-from declarative.placement.tally import Tally
 
 MOST = 20
 """At most so many nodes, offers and groups of places are named; the rest are only counted."""
@@ -156,7 +155,7 @@ class Elsewhere:
     """What the launches add to the cost, USD an hour."""
 
 
-class PlaceTally(Tally):
+class PlaceReport(RejectionReport):
     """A tally that checks one place at a time."""
 
     def of_option(self, option: LaunchOption) -> Mismatch | None:
@@ -177,13 +176,13 @@ class Recount:
         self.scene = scene
         self.catalog = Catalog(asks, scene.nodes, scene.rules(), scene.volumes)
         self.assignment = Assignment.start(self.catalog)
-        self.refusals = Refusals(self.catalog, self.assignment, finish(self.assignment))
+        self.refusals = RefusalReports(self.catalog, self.assignment, finish(self.assignment))
 
-    def asks(self, job: Job, rank: int, domain: Domain) -> PlaceTally:
+    def asks(self, job: Job, rank: int, domain: Domain) -> PlaceReport:
         """A tally for one rank of a task whose other ranks lie in `domain`."""
         if not job.request.one_vendor:
             domain = domain._replace(maker=None)
-        return PlaceTally(self.refusals, job, Try(domain=domain), rank, {})
+        return PlaceReport(self.refusals, job, Try(domain=domain), rank, {})
 
     def domain(self, job: Job) -> Domain:
         """The domain in which a cluster task without a place found the most places."""
@@ -389,3 +388,108 @@ def elsewhere(scene: Scene, ask: Ask) -> tuple[Elsewhere, ...]:
         )
         out.append(((found.failed is not None, -item.found, *found.key), item))
     return tuple(item for _, item in sorted(out, key=lambda p: p[0])[:MOST])
+
+
+def launched(scene: Scene, node: Node, seated: Sequence[tuple[Ask, int, Domain]]) -> Instead:
+    """Why a node is launched from its offer: which other offers would hold all ranks that sit on it."""
+    bare = scene.without(set(node.held.values()))
+    bare = replace(bare, nodes=tuple(n for n in bare.nodes if n.name != node.name))
+    recount = Recount(bare, list({str(ask.want.spec.name): ask for ask, _, _ in seated}.values()))
+    jobs = {str(job.task.name): job for job in recount.catalog.jobs}
+    asked = [
+        (job, recount.asks(job, rank, domain))
+        for ask, rank, domain in seated
+        if (job := jobs.get(str(ask.want.spec.name)))
+    ]
+    return _Launch(recount, node, asked).instead()
+
+
+def _by_code(turned: Mapping[str, Sequence[tuple[Rejection, bool]]]) -> tuple[Rejected, ...]:
+    """Rejected offers by code, most frequent code first, and whether each is cheaper."""
+    return tuple(
+        Rejected(
+            what="offer",
+            code=code,
+            count=len(found),
+            cheaper=sum(less for _, less in found),
+            examples=tuple(r for r, _ in found[:NAMED]),
+        )
+        for code, found in sorted(turned.items(), key=lambda p: (-len(p[1]), p[0]))
+    )
+
+
+class _Launch:
+    """The offers that could be launched in place of a node."""
+
+    def __init__(self, recount: Recount, node: Node, asked: Sequence[tuple[Job, PlaceReport]]) -> None:
+        self.recount, self.catalog, self.node, self.asked = recount, recount.catalog, node, asked
+
+    def instead(self) -> Instead:
+        """The offers that would hold all ranks on it, cheapest first, and the rejected ones."""
+        mine = NodeType(*of_node(self.node))
+        offers: list[Alternative] = []
+        turned: dict[str, list[tuple[Rejection, bool]]] = {}
+        for option in self.catalog.options:
+            kind = self.catalog.kinds[option.kind]
+            if kind == mine or (not self.asked and option.fleet != self.node.fleet):
+                continue
+            reason = self._reason(option)
+            if reason is None:
+                offers.append(self._alternative(option, kind, mine))
+            else:
+                item = (reason.of(offer_name(kind)), kind.cost < mine.cost)
+                turned.setdefault(reason.code, []).append(item)
+        self._add_barred(turned, mine)
+        return Instead(
+            offers=tuple(offers[:MOST]),
+            offers_count=len(offers),
+            cheaper=sum(1 for o in offers if o.kind.cost < mine.cost),
+            turned=_by_code(turned),
+            alone=True,
+            anyway=self.recount.assignment.baseline_left[self.node.fleet] > 0,
+        )
+
+    def _add_barred(self, turned: dict[str, list[tuple[Rejection, bool]]], mine: NodeType) -> None:
+        """Add the offers that the fleet's own limits keep out of placement."""
+        for fleet, name, price, limit in self.recount.scene.barred:
+            if fleet == self.node.fleet:
+                reason = barred_reason(fleet, limit)
+                less = price is not None and price < mine.cost
+                turned.setdefault(reason.code, []).append((reason.of(name), less))
+
+    def _alternative(self, option: LaunchOption, kind: NodeType, mine: NodeType) -> Alternative:
+        more = None if kind.price is None or mine.price is None else round(kind.price - mine.price, 6)
+        blocks = sum(job.request.fit[option.kind] for job, _ in self.asked)
+        return Alternative(target=offer_name(kind), kind=kind, blocks=blocks, idle=kind.total, more=more)
+
+    def _reason(self, option: LaunchOption) -> Mismatch | None:
+        for _, tally in self.asked:
+            reason = tally.of_option(option)
+            if reason:
+                return reason
+        total = self.catalog.kinds[option.kind].total
+        needed = sum(job.request.fit[option.kind] for job, _ in self.asked)
+        if needed > total:
+            text = f"its {total} blocks do not hold all {len(self.asked)} ranks, which need {needed}"
+            return Mismatch("too-small", text, {"blocks": needed - total})
+        if not self.asked and not self.recount.assignment.may_launch(option):
+            if self.recount.assignment.quota_left[option.quota] == 0:
+                return Mismatch("limit", f"its limit of {option.offer.limit} is reached", {"nodes": 1})
+            return Mismatch("region", "the fleet's other nodes lie elsewhere, and a cluster stays together")
+        return None
+
+
+def looked(scene: Scene, asks: Sequence[tuple[Ask, int]], node: str) -> list[tuple[str, Mismatch | None]]:
+    """Why a node rejected each task without a place; None if it would hold a rank of the task."""
+    recount = Recount(scene, [ask for ask, _ in asks])
+    number = recount.catalog.index[node]
+    ranks = {str(ask.want.spec.name): rank for ask, rank in asks}
+    known: dict[object, Mismatch | None] = {}
+    out: list[tuple[str, Mismatch | None]] = []
+    for job in recount.catalog.jobs:
+        name = str(job.task.name)
+        key: object = (job.key, ranks[name]) if job.unconstrained else job.index
+        if key not in known:
+            known[key] = recount.asks(job, ranks[name], recount.domain(job)).of_node(number)
+        out.append((name, known[key]))
+    return out
