@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from declarative.apply.backend_client import BackendClient
+from declarative.apply.backend_look import look
 from declarative.apply.backends import Backends
 from declarative.apply.failover import Move
 from declarative.apply.gate import Tools
 from declarative.apply.graph_walk import ActionResult
-from declarative.apply.inventory import look
-from declarative.apply.renames import RenamedBackend
 from declarative.apply.run import apply
 from declarative.apply.settle import settle
 from declarative.model.resource import Desired
@@ -174,8 +174,8 @@ class _Markets(Backends):
 
     market: Market
 
-    def _make(self, name: str, hosts: Any, *, offline: bool = False) -> RenamedBackend:
-        return RenamedBackend(self.market, {})  # type: ignore[arg-type]
+    def _make(self, name: str, hosts: Any, *, offline: bool = False) -> BackendClient:
+        return BackendClient(self.market, {})  # type: ignore[arg-type]
 
 
 @dataclass

@@ -59,7 +59,7 @@ class Sleeper:
         """Set all places up."""
         from tenacity import nap
 
-        from declarative.apply.renames import RenamedBackend
+        from declarative.apply.backend_client import BackendClient
         from declarative.store import lock
         from providers.local.machine import BareTransport
 
@@ -68,7 +68,7 @@ class Sleeper:
         # Who is stopped in the middle of a transaction keeps SQLite's lock, too.
         put(lock.Renewal, "_run", lambda _: None)
         for name in ("create", "update", "delete", "start", "release", "stop"):
-            self.before(RenamedBackend, name, "call", lambda *words, name=name, **_: (name, *words[1:]))
+            self.before(BackendClient, name, "call", lambda *words, name=name, **_: (name, *words[1:]))
         self.before(BareTransport, "run", "local", lambda _, argv, *_more, **_other: argv)
         waits = SimpleNamespace(sleep=sleep)
         put(nap, "time", waits)

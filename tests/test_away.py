@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from declarative.apply import answers, away
-from declarative.apply.away import DELAYS, OFFERS, Away
+from declarative.apply import outages, parallel
+from declarative.apply.backend_client import BackendClient
+from declarative.apply.backend_look import look
 from declarative.apply.backends import Backends
-from declarative.apply.inventory import look
-from declarative.apply.renames import RenamedBackend
+from declarative.apply.outages import DELAYS, OFFERS, Outages
 from declarative.cli import cli, output
 from declarative.model.spec import Backend
 from declarative.model.spec.text import Name
@@ -48,27 +48,27 @@ class Cluster:
 
 def impatient_with(monkeypatch, hangs) -> None:
     """Wait in vain only for what hangs: all others answer, however loaded the machine is."""
-    monkeypatch.setattr(Away, "patience", lambda _, key: 0.2 if hangs(key) else 60.0)
+    monkeypatch.setattr(Outages, "patience", lambda _, key: 0.2 if hangs(key) else 60.0)
 
 
 def test_it_is_asked_again_later_and_later_and_beside_the_rounds():
     clock, cluster = Clock(1000.0), Cluster()
-    found = Away(clock)
+    found = Outages(clock)
     with pytest.raises(TransientError):
         found.read("hpc", cluster.ask, cluster.ask)
     since = clock.at
     for number, delay in enumerate((*DELAYS, DELAYS[-1]), 1):
-        (absence,) = found.list()
-        assert (absence.since, absence.again, absence.why) == (since, clock.at + delay, "refused")
+        (outage,) = found.list()
+        assert (outage.since, outage.until, outage.why) == (since, clock.at + delay, "refused")
         cluster.error = TransientError(TransientKind.NOT_SENT, f"refused for the {number}th time")
-        clock.at = absence.again - 1
+        clock.at = outage.until - 1
         found.ask_again()
         with pytest.raises(PermanentError, match=r"^refused$"):
             found.check("hpc")
         assert cluster.calls == number
         clock.at += 1
         found.ask_again()
-        until(lambda: found.list()[0].again > clock.at)
+        until(lambda: found.list()[0].until > clock.at)
     cluster.error = None
     clock.at += DELAYS[-1]
     assert not found.returned()
@@ -83,7 +83,7 @@ def test_it_is_asked_again_later_and_later_and_beside_the_rounds():
 def test_what_it_refuses_at_once_is_asked_in_each_round():
     cluster = Cluster()
     cluster.error = PermanentError(PermanentKind.AUTH, "wrong key")
-    found = Away(Clock())
+    found = Outages(Clock())
     for _ in range(2):
         with pytest.raises(PermanentError):
             found.read("hpc", cluster.ask, cluster.ask)
@@ -91,8 +91,8 @@ def test_what_it_refuses_at_once_is_asked_in_each_round():
 
 
 def test_one_that_hangs_is_waited_for_once(monkeypatch):
-    monkeypatch.setattr(away, "AT_FIRST", 0.05)
-    go, found = threading.Event(), Away(Clock())
+    monkeypatch.setattr(outages, "AT_FIRST", 0.05)
+    go, found = threading.Event(), Outages(Clock())
     with pytest.raises(PermanentError, match="has not answered"):
         found.read("hpc", go.wait, go.wait)
     found.ask_again()
@@ -106,7 +106,7 @@ def test_one_that_hangs_is_waited_for_once(monkeypatch):
 def test_a_silent_host_is_as_it_was_when_it_was_asked_last():
     """Its backend is not away with it. Who does not look for it any more, forgets it."""
     clock = Clock(1000.0)
-    found = Away(clock)
+    found = Outages(clock)
     answer = Readiness(state=NodeState.UNREACHABLE, reason="timed out", observed_at=1000.0)
     asked: list[float] = []
 
@@ -126,7 +126,7 @@ def test_a_silent_host_is_as_it_was_when_it_was_asked_last():
     for at in (1015.0, 1035.0):  # never later than after 20 s
         clock.at = at
         found.ask_again()
-        until(lambda: found.list()[0].asked == clock.at)
+        until(lambda: found.list()[0].until == clock.at + 20)
         assert asked[-1] == at
     assert found.failed_twice("lab", "h1")
     assert read().observed_at == 1035.0
@@ -145,7 +145,7 @@ def test_a_silent_host_is_as_it_was_when_it_was_asked_last():
 
 def test_a_part_that_is_away_hides_nothing_of_its_backend():
     cluster = Cluster()
-    found = Away(Clock())
+    found = Outages(Clock())
     with pytest.raises(TransientError):
         found.read("hpc", cluster.ask, cluster.ask, part=OFFERS)
     with pytest.raises(PermanentError, match=r"^refused$"):
@@ -157,7 +157,7 @@ def test_a_part_that_is_away_hides_nothing_of_its_backend():
 
 def test_without_a_loop_all_are_asked_and_waited_for():
     cluster = Cluster()
-    found = Away()
+    found = Outages()
     seen = Readiness(state=NodeState.UNREACHABLE)
     for _ in range(2):
         assert found.read_host(("lab", "h1"), lambda: cluster.calls, lambda _: seen, 1.0) == 0
@@ -175,7 +175,7 @@ def test_backends_are_asked_side_by_side(tmp_path, monkeypatch):
             raise PermanentError(PermanentKind.AUTH, f"{self.backend} does not know us")
         return ()
 
-    monkeypatch.setattr(RenamedBackend, "inventory", inventory)
+    monkeypatch.setattr(BackendClient, "inventory", inventory)
     declared = {name: Backend(name=Name(name), driver="local") for name in names}
     backends = Backends(declared, tmp_path, "lineage")
     seen = look(State(lineage="lineage"), backends, every=True, offers=False)
@@ -185,7 +185,7 @@ def test_backends_are_asked_side_by_side(tmp_path, monkeypatch):
 
 def test_a_user_is_told_which_backend_is_waited_for(project, monkeypatch):
     """On stderr: what is on stdout stays what scripts read."""
-    told, say, offers = threading.Event(), output.say_late, RenamedBackend.offers
+    told, say, offers = threading.Event(), output.say_late, BackendClient.offers
 
     def saying(names):
         say(names)
@@ -195,9 +195,9 @@ def test_a_user_is_told_which_backend_is_waited_for(project, monkeypatch):
         assert told.wait(20)
         return offers(self)
 
-    monkeypatch.setattr(answers, "LATE", 0.0)
+    monkeypatch.setattr(parallel, "LATE", 0.0)
     monkeypatch.setattr(output, "say_late", saying)
-    monkeypatch.setattr(RenamedBackend, "offers", waiting)
+    monkeypatch.setattr(BackendClient, "offers", waiting)
     project.declare({"type": "backend", "name": "here", "driver": "local"}, fleet(nodes=1))
     done = CliRunner().invoke(cli, ["-C", str(project.path), "plan", "--json"])
     assert done.stderr.startswith("waiting for an answer of backend here")
@@ -208,7 +208,7 @@ def test_a_user_is_told_which_backend_is_waited_for(project, monkeypatch):
 def test_offers_that_do_not_come_are_not_waited_for(project, monkeypatch):
     """What their backend has is known all the same; they are asked for no more until they have come."""
     go, asked = threading.Event(), []
-    offers = RenamedBackend.offers
+    offers = BackendClient.offers
 
     def hanging(self):
         if self.backend == "far":
@@ -223,7 +223,7 @@ def test_offers_that_do_not_come_are_not_waited_for(project, monkeypatch):
     here = Here(project.path, Clock())
     try:
         here.step()
-        monkeypatch.setattr(RenamedBackend, "offers", hanging)
+        monkeypatch.setattr(BackendClient, "offers", hanging)
         impatient_with(monkeypatch, lambda key: key == ("far", OFFERS) and not go.is_set())
         for number in (1, 2):
             project.declare(*documents, fleet("gpu", backends=["local"], nodes=number))
@@ -257,15 +257,15 @@ def test_a_cloud_that_takes_connections_and_says_nothing(project, monkeypatch):
                 done = here.step(1)
                 assert {r.id for r in done.results} == {f"create:node/gpu-{number - 1}"}
                 assert {w.address for w in done.waits} == {"fleet/sky", "backend/aws"}
-            (absence,) = here.rounds.away.list()
+            (outage,) = here.rounds.outages.list()
 
             def status(*args: str) -> Any:
                 here.rounds.keep_lease()
                 return project.run("status", "--offline", *args)
 
             (told,) = until(lambda: status("--json").json["left_alone"])
-            assert told.pop("why") == absence.why
-            times = {"since": iso(absence.since), "until": iso(absence.again)}
+            assert told.pop("why") == outage.why
+            times = {"since": iso(outage.since), "until": iso(outage.until)}
             assert told == {"backend": "aws", "part": None, **times}
             said = f"leaves backend/aws alone since {times['since']}, until {times['until']}: it has not"
             until(lambda: said in " ".join(status().out.split()))
@@ -327,7 +327,7 @@ def test_others_go_on_while_a_cloud_hangs(project, monkeypatch):
             assert not here.rounds.early()
             ec2.process.send_signal(signal.SIGCONT)
             hangs.clear()
-            until(lambda: here.rounds.early() and not here.rounds.away.list())
+            until(lambda: here.rounds.early() and not here.rounds.outages.list())
             done = here.step()
             assert (done.results, done.waits) == ((), ())
             assert done.status

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from declarative.apply.inventory import Seen
+from declarative.apply.backend_look import Observation
 from declarative.cli.calm import Calm, lasts, marks_of, settled
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.state import Address, Intent, Record, State
@@ -169,24 +169,24 @@ def rank_of(name: str, policy: Mapping[str, Any] | None) -> tuple[Address, Recor
     return address, Record(address=address, backend="local", inputs=inputs)
 
 
-def seen(age: float = 0.0, **more: Any) -> tuple[Seen, State]:
+def seen(age: float = 0.0, **more: Any) -> tuple[Observation, State]:
     """A look, and what was recorded that many seconds before."""
     recorded = State(lineage="l", readiness={"pair-0": READY})
     now = replace(READY, observed_at=10.0 + age)
-    return Seen(inventory=Inventory(readiness={"pair-0": now}, **more)), recorded
+    return Observation(inventory=Inventory(readiness={"pair-0": now}, **more)), recorded
 
 
 def test_observations_last_until_they_are_recorded_anew() -> None:
     assert lasts(*seen()) == SEEN_ANEW
     assert lasts(*seen(30.0)) == SEEN_ANEW - 30.0
-    assert lasts(Seen(inventory=Inventory()), State(lineage="l")) == SEEN_ANEW
+    assert lasts(Observation(inventory=Inventory()), State(lineage="l")) == SEEN_ANEW
     found, recorded = seen(30.0)
     two = replace(found.inventory, readiness={**found.inventory.readiness, "pair-1": READY})
     both = replace(recorded, readiness={**recorded.readiness, "pair-1": READY})
     assert lasts(replace(found, inventory=two), both) == SEEN_ANEW - 30.0
     never = replace(READY, observed_at=None)
     unknown = replace(recorded, readiness={"pair-0": never})
-    assert lasts(Seen(inventory=Inventory(readiness={"pair-0": never})), unknown) == SEEN_ANEW
+    assert lasts(Observation(inventory=Inventory(readiness={"pair-0": never})), unknown) == SEEN_ANEW
     assert lasts(found, unknown) == SEEN_ANEW - 40.0
     assert (
         lasts(replace(found, inventory=Inventory(readiness={"pair-0": never})), recorded) == SEEN_ANEW + 10.0
@@ -221,7 +221,7 @@ def test_what_a_look_has_found_of_calls_and_attempts_is_odd_as_well() -> None:
 @pytest.mark.parametrize("state", NodeState)
 def test_only_ready_nodes_that_are_recorded_stay_as_they_are(state: NodeState) -> None:
     sick = replace(READY, state=state)
-    found = Seen(inventory=Inventory(readiness={"pair-0": READY, "pair-1": sick}))
+    found = Observation(inventory=Inventory(readiness={"pair-0": READY, "pair-1": sick}))
     recorded = State(lineage="l", readiness={"pair-0": READY, "pair-1": sick})
     assert (lasts(found, recorded) == SEEN_ANEW) is (state is NodeState.READY)
     assert lasts(found, replace(recorded, readiness={"pair-0": READY})) is None

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
-from declarative.apply import inventory
+from declarative.apply import backend_look
 from declarative.apply.polls import poll
 from declarative.model.resource import Desired
 from declarative.model.state import State
@@ -122,13 +122,13 @@ def loop(project: Project, monkeypatch: pytest.MonkeyPatch):
     )
     project.declare(fleet(nodes=3), volume("data"), file="things.yaml")
     made = Loop(project.path, Clock())
-    look = inventory.look
+    look = backend_look.look
 
     def counted(*args, **options):
         made.looks += 1
         return look(*args, **options)
 
-    monkeypatch.setattr(inventory, "look", counted)
+    monkeypatch.setattr(backend_look, "look", counted)
     yield made
     made.close()
 

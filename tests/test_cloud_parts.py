@@ -26,8 +26,8 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
+from declarative.apply.backend_look import look
 from declarative.apply.backends import Backends, regions_of
-from declarative.apply.inventory import look
 from declarative.model.schema import BadValueError
 from declarative.model.spec import Backend, Name
 from declarative.model.spec.backend import Credentials, Endpoint, Images

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from declarative.apply.backend_look import look
 from declarative.apply.backends import Backends
-from declarative.apply.inventory import look
 from declarative.model.spec import Backend
 from declarative.model.state import Address, Record, State, token
 from declarative.model.status import RankState, RankStatus

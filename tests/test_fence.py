@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from declarative.apply.renames import RenamedBackend
+from declarative.apply.backend_client import BackendClient
 from declarative.model.state import Address, Record
 from declarative.provider import TransientError, TransientKind
 from declarative.retry import Policy, call
@@ -124,7 +124,7 @@ def test_cut_off_from_postgresql_a_delete_is_not_tried_again(postgres, postgres_
     def tries(store: Store, then: Callable[[], None]) -> tuple[int, str]:
         """How often a delete is asked for, when that happens after the first try; and how it ends."""
         sky = Throttled()
-        provider = RenamedBackend(sky, {}, store.fence)  # type: ignore[arg-type]
+        provider = BackendClient(sky, {}, store.fence)  # type: ignore[arg-type]
         with pytest.raises(StateError) as caught:
             call(
                 lambda: provider.delete(record),

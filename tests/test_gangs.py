@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from declarative.apply import execute
+from declarative.apply.backend_client import BackendClient
 from declarative.apply.backends import Backends
 from declarative.apply.gate import PeerError, check_peers
 from declarative.apply.launch import launch_of
-from declarative.apply.renames import RenamedBackend
 from declarative.apply.stops import START_LIMIT, half_started
 from declarative.model.state import STARTED, Address, Record, State
 from declarative.planner.hosts import no_meeting
@@ -75,7 +75,7 @@ class Cut(Kill):
             return call
 
         for name in ("start", "release"):
-            setattr(RenamedBackend, name, cut(getattr(RenamedBackend, name)))
+            setattr(BackendClient, name, cut(getattr(BackendClient, name)))
 
 
 def declare_three(project, **fields):

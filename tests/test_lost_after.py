@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from declarative.apply import gate, interrupted, run
+from declarative.apply import gate, run
 from declarative.apply.gate import Tools
 from declarative.cli import cli, following
 from declarative.store import StateError, open_store
@@ -22,7 +22,7 @@ PLACES = [
     (run, "_leave"),
     (run, "_late"),
     (run, "_tidy"),
-    (interrupted, "complete"),
+    (run, "complete"),
     (gate, "release_all"),
 ]
 """All that `apply` does after the walk."""

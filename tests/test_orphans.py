@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from declarative.apply.backend_client import BackendClient
+from declarative.apply.backend_look import look
 from declarative.apply.drift import Orphan
-from declarative.apply.inventory import look
 from declarative.apply.orphans import protected
-from declarative.apply.renames import RenamedBackend
 from declarative.model.state import Address
 from declarative.model.status import NodeState, Readiness
 from declarative.provider import Thing, TransientError, TransientKind
@@ -149,7 +149,7 @@ def test_nobody_waits_for_a_backend_of_which_nothing_is_recorded_or_wanted():
 
     backends = site.backends(declared(fleets=[GPU]))
     made: dict[str, Any] = {"sky": site.market, "local": Away()}
-    backends._make = lambda name, hosts, *, offline=False: RenamedBackend(made[name], {})  # type: ignore[method-assign]
+    backends._make = lambda name, hosts, *, offline=False: BackendClient(made[name], {})  # type: ignore[method-assign]
     seen = look(site.store.read(), backends)
     assert asked == [1]
     assert (seen.orphans, seen.inventory.diagnostics) == ([], ())

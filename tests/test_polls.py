@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from declarative.apply.answers import answers
 from declarative.apply.backends import Backends
+from declarative.apply.parallel import prompt_answers
 from declarative.apply.polls import OFTEN, SELDOM, PollRounds
 from declarative.model.state import Address, Record, State
 from declarative.model.status import RankState, RankStatus
@@ -22,7 +22,7 @@ DONE = RankStatus(state=RankState.SUCCEEDED, exit_code=0)
 
 def test_the_others_answers_do_not_wait_for_a_slow_host():
     over = threading.Event()
-    found = answers({"a": 0, "slow": 1, "b": 0}, lambda slow: slow and over.wait(60), patience=0.0)
+    found = prompt_answers({"a": 0, "slow": 1, "b": 0}, lambda slow: slow and over.wait(60), patience=0.0)
     over.set()
     assert found == {"a": 0, "b": 0}
 
@@ -37,7 +37,7 @@ def test_as_long_as_most_have_not_answered_nobody_is_slow():
             threading.Timer(0.05, over.set).start()
         return name
 
-    assert answers({name: name for name in "abcd"}, ask, patience=5.0).keys() == {*"abcd"}
+    assert prompt_answers({name: name for name in "abcd"}, ask, patience=5.0).keys() == {*"abcd"}
 
 
 def test_what_a_host_raises_is_raised():
@@ -45,7 +45,7 @@ def test_what_a_host_raises_is_raised():
         raise LookupError("x")
 
     with pytest.raises(LookupError):
-        answers({"a": 1}, ask)
+        prompt_answers({"a": 1}, ask)
 
 
 class Hosts:

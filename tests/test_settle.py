@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from declarative.apply import settle as settling
+from declarative.apply.backend_look import Observation
 from declarative.apply.drift import Orphan
-from declarative.apply.intents import Resolution, resolved
-from declarative.apply.inventory import Seen
+from declarative.apply.open_intents import Resolution, resolved
 from declarative.apply.settle import (
     LONGEST_CALL,
     VanishedError,
@@ -123,8 +123,8 @@ def aged(intent: Intent, seconds: float | None) -> Intent:
     return replace(intent, place="elsewhere", begun_at=None if seconds is None else NOW - seconds)
 
 
-def seen(*resolutions: Resolution, orphans: Sequence[Orphan] = (), **more: Any) -> Seen:
-    return Seen(inventory=Inventory(**more), resolutions=[*resolutions], orphans=[*orphans])
+def seen(*resolutions: Resolution, orphans: Sequence[Orphan] = (), **more: Any) -> Observation:
+    return Observation(inventory=Inventory(**more), resolutions=[*resolutions], orphans=[*orphans])
 
 
 # --------------------------------------------------------------------------------- calls that were cut off

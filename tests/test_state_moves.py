@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from declarative.apply.backend_client import BackendClient, record_token
+from declarative.apply.backend_look import look
 from declarative.apply.backends import Backends
-from declarative.apply.inventory import look
-from declarative.apply.renames import RenamedBackend, record_token
 from declarative.model.state import MADE_AS, Address, Intent, Record, State, attempt_id, made_as, token
 from declarative.model.status import RankState, RankStatus
 from declarative.render.data import to_json
@@ -426,7 +426,7 @@ HELD = (Address("volume", "store-0"), Address("node", "big-0"))
 def test_what_was_renamed_is_found(local, monkeypatch):
     """In the listing, so not asked for one by one: neither gone nor an orphan, ready, and as declared."""
     writer, backends = local
-    monkeypatch.setattr(RenamedBackend, "find", None)
+    monkeypatch.setattr(BackendClient, "find", None)
     state = writer.state()
     seen = look(state, backends, offers=False)
     assert (seen.inventory.drift, seen.inventory.gone, seen.resolutions) == ((), frozenset(), [])

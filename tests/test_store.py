@@ -32,9 +32,9 @@ from hypothesis.stateful import (
 )
 from psycopg.pq import TransactionStatus
 
+from declarative.apply.backend_look import Observation
 from declarative.apply.backends import Backends
-from declarative.apply.intents import Resolution, resolution_notes
-from declarative.apply.inventory import Seen
+from declarative.apply.open_intents import Resolution, resolution_notes
 from declarative.apply.settle import recover, release_ended, settle
 from declarative.model.state import Address, Record, State, token
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
@@ -462,7 +462,7 @@ def test_a_node_is_idle_from_when_it_was_made(writer) -> None:
     other = Address("node", "gpu-1")
     found = Record(address=other, backend="local", inputs={"blocks": 2}, outputs={"id": "i-2"}, generation=1)
     intent = writer.begin("create", other, "local", {"blocks": 2})
-    recover(writer, Seen(Inventory(), [Resolution(intent=intent, record=found)]), 6.0)
+    recover(writer, Observation(Inventory(), [Resolution(intent=intent, record=found)]), 6.0)
     idle = writer.state().idle_since
     assert idle.keys() == {"gpu-0", "gpu-1"}
     assert idle["gpu-0"] == 5.0
@@ -800,7 +800,7 @@ def test_what_an_older_version_left_undated_is_dated_by_the_next_look(store, wri
     with engine(store).writing() as connection:
         connection.update("resources", {"detached_since": None})
     serial = writer.state().serial
-    state = settle(writer, Backends({}, Path(), "x"), Seen(Inventory(), []), lambda: 9.0)
+    state = settle(writer, Backends({}, Path(), "x"), Observation(Inventory(), []), lambda: 9.0)
     assert state.detached_since == writer.state().detached_since == {"spare": 1000.0}
     assert (writer.state().serial, store.check()) == (serial, [])
 

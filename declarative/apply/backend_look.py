@@ -11,28 +11,29 @@ from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
 
-from declarative.apply.answers import PATIENT
-from declarative.apply.away import NODES
+from declarative.apply.backend_client import BackendClient, record_token
 from declarative.apply.backends import ONCE, Backends, host_of
-from declarative.apply.drift import Compared, Orphan, compare, orphans
-from declarative.apply.hosts import SILENT, listed, visited
-from declarative.apply.intents import (
+from declarative.apply.drift import Compared, Orphan, compare, each_once, orphan_drift, orphans
+from declarative.apply.hosts import SILENT, host_offers, listed, notes_on, risk_notes, visited
+from declarative.apply.offers import Answers, ask_offers, known_offers, own_gpus, partition_nodes, unreadable
+from declarative.apply.open_intents import (
     Resolution,
     about,
     asked_as,
     host_of_intent,
+    resolution_notes,
     resolved,
 )
-from declarative.apply.offers import partition_nodes, unreadable
+from declarative.apply.outages import AT_LEAST, NODES
+from declarative.apply.parallel import PATIENT, ask_backends
 from declarative.apply.polls import poll
-from declarative.apply.renames import RenamedBackend, record_token
-from declarative.apply.unreachable import blocks_of
+from declarative.apply.unreachable import blocks_of, hold_given_up, overdue_nodes
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.record import struct
-from declarative.model.resource import EXISTING, LOCAL, Host, Taken
+from declarative.model.resource import EXISTING, LOCAL, Host, LeftOut, Offer, Taken
 from declarative.model.state import IMAGE, ORPHAN, Address, Record, State, machine_name, made_as, natural
 from declarative.model.status import BOOTING, NodeState, RankStatus, Readiness, Risk
-from declarative.planner.inventory import PartitionNode
+from declarative.planner.inventory import Inventory, PartitionNode
 from declarative.provider import (
     PermanentError,
     PermanentKind,
@@ -43,6 +44,7 @@ from declarative.provider import (
 )
 from declarative.provider.optional import Visit
 from declarative.retry import PATIENCE, Policy, call
+from declarative.spans import named
 
 MADE = ("node", "volume", "attachment")
 """Kinds that a backend lists."""
@@ -114,6 +116,129 @@ class BackendLook:
         return [n for n in nodes if self.readiness.get(n.address.name, unseen).state not in silent]
 
 
+@struct(slots=True)
+class Observation:
+    """The result of one look: the inventory for the planner, and what recovery has to write."""
+
+    inventory: Inventory
+    resolutions: list[Resolution] = field(default_factory=list)
+    orphans: list[Orphan] = field(default_factory=list)
+    past: dict[str, dict[str, RankStatus | None]] = field(default_factory=dict)
+    """Node → attempt that was given up → what the node says of it now; None for one that it knows not of."""
+
+
+@named("look")
+def look(
+    state: State,
+    backends: Backends,
+    *,
+    hosts: Iterable[Host] = (),
+    offline: bool = False,
+    offers: bool = True,
+    every: bool = False,
+    gpus: bool = False,
+    patience: float = PATIENT,
+) -> Observation:
+    """What is there now. Offline nothing is contacted: the last observations and the catalogs are used.
+
+    With `every`, backends without records are looked at, too; with `gpus`, this machine's GPUs. `hosts` are
+    the declared hosts: those that are not nodes yet are looked at together with the offers. `patience` is for
+    backends that are slower than the others; see `prompt_answers`.
+    """
+    found, hosts, answers = BackendLook(), tuple(hosts), Answers()
+    patience = min(patience, AT_LEAST) if backends.outages.remembers else patience
+    if not offline:
+        found = _asked(state, backends, hosts, answers, every=every, offers=offers, patience=patience)
+    for name in backends.names() if offers and offline else ():
+        ask_offers(name, backends, answers, offline=True)
+    silent = overdue_nodes(state, found.readiness, backends)
+    hold_given_up(state, found.past, found.strays)
+    known, left_out = (
+        _offered(state, backends, hosts, answers, found, patience=patience, offline=offline)
+        if offers
+        else ({}, [])
+    )
+    found.diagnostics += risk_notes(found.risks)
+    drift = (*found.compared.drift, *orphan_drift(found.compared.orphans, state))
+    inventory = Inventory(
+        readiness=found.readiness if not offline else state.readiness,
+        ranks=found.ranks,
+        gone=frozenset(found.compared.gone),
+        unsure=frozenset(found.compared.unsure),
+        deleting=frozenset(intent.address for intent in state.intents if intent.op == "delete"),
+        ended=found.compared.ended,
+        altered=found.compared.altered,
+        drift=tuple(sorted(drift, key=lambda d: (d.address, d.change, d.detail))),
+        recovered=found.recovered,
+        strays=found.strays,
+        silent=silent,
+        offers=known,
+        existing=found.existing,
+        taken=found.taken,
+        left_out=tuple(left_out),
+        images=found.images,
+        own_gpus=own_gpus(backends) if gpus and not offline else None,
+        diagnostics=tuple(found.diagnostics),
+    )
+    return Observation(inventory, found.resolutions, found.compared.orphans, found.past)
+
+
+def _asked(
+    state: State,
+    backends: Backends,
+    hosts: Sequence[Host],
+    answers: Answers,
+    *,
+    every: bool,
+    offers: bool,
+    patience: float,
+) -> BackendLook:
+    """Look at all backends that have to be looked at, and put their offers into `answers`."""
+    names = {*(backends.names() if offers or every else ()), *(h.backend for h in hosts), *backends_of(state)}
+
+    def ask(name: str) -> BackendLook:
+        seen = look_at(state, name, backends, hosts, every=every, offers=offers, patience=patience)
+        if offers and name in backends.names():
+            ask_offers(name, backends, answers)
+        return seen
+
+    found = BackendLook()
+    for seen in ask_backends(sorted(names), ask).values():
+        found.add(seen)
+    found.compared.orphans = each_once(found.compared.orphans)
+    found.diagnostics += resolution_notes(found.resolutions)
+    return found
+
+
+def _offered(
+    state: State,
+    backends: Backends,
+    hosts: Iterable[Host],
+    answers: Answers,
+    found: BackendLook,
+    *,
+    patience: float,
+    offline: bool,
+) -> tuple[dict[str, tuple[Offer, ...]], list[LeftOut]]:
+    """Backend → what nodes can be made of there, and the hosts that cannot be any."""
+    known, notes = known_offers(backends, backends.names(), answers)
+    found.diagnostics += notes
+    more, left_out, risks = host_offers(
+        hosts,
+        state,
+        backends,
+        gone={*found.compared.gone, *found.compared.altered},
+        recovered=found.recovered.keys(),
+        reshaped=[name for name, readiness in found.readiness.items() if readiness.reshaped],
+        known=known,
+        offline=offline,
+        patience=patience,
+    )
+    found.diagnostics += notes_on(left_out, offline=offline)
+    found.risks |= risks
+    return known | {name: (*known.get(name, ()), *of_hosts) for name, of_hosts in more.items()}, left_out
+
+
 def backends_of(state: State) -> set[str]:
     """The backends that have records or open intents."""
     made = {r.backend or LOCAL for r in state.records.values() if r.address.kind in MADE}
@@ -181,7 +306,7 @@ def _look_for_images(state: State, name: str, backends: Backends, found: Backend
         if record.backend == name and record.node.instance_id is None and record.outputs.get(IMAGE):
             started.setdefault(record.node.region, set()).add(str(record.outputs[IMAGE]))
 
-    def ask(provider: RenamedBackend, patience: Policy) -> dict[str, str | None]:
+    def ask(provider: BackendClient, patience: Policy) -> dict[str, str | None]:
         return {
             region: call(partial(provider.starts_from, region, known), policy=patience)
             for region, known in sorted(started.items())
@@ -206,7 +331,7 @@ def _look_for_images(state: State, name: str, backends: Backends, found: Backend
         return
 
 
-def _things_alone(provider: RenamedBackend, patience: Policy) -> Sequence[Thing]:
+def _things_alone(provider: BackendClient, patience: Policy) -> Sequence[Thing]:
     return call(provider.inventory, policy=ONCE if patience is PATIENCE else patience)
 
 
@@ -223,7 +348,7 @@ def _look_at_machines(
     they were listed or not.
     """
 
-    def things(provider: RenamedBackend, patience: Policy) -> BackendLook:
+    def things(provider: BackendClient, patience: Policy) -> BackendLook:
         seen = BackendLook()
         listed = call(provider.inventory, policy=patience)
         _compare(state, name, listed, lambda _: provider, seen, recall=provider)
@@ -234,7 +359,7 @@ def _look_at_machines(
         found.add(backends.read(name, things))
     except ProviderError as error:
         _note_unreadable(name, error, nodes, found)
-        if backends.away.of(name):
+        if backends.outages.is_down(name):
             return
     nodes = [*found.there(nodes), *found.fresh(name)]
     if not nodes:
@@ -252,13 +377,15 @@ def _ask_nodes(
     backends: Backends,
     nodes: Sequence[Record],
     known: Mapping[str, Readiness],
-    provider: RenamedBackend,
+    provider: BackendClient,
     patience: Policy,
 ) -> BackendLook:
     """The nodes' reports about themselves and their ranks. A loop leaves silent nodes alone."""
     found = BackendLook(readiness=dict(known))
     resting = {
-        n.address.name: seen for n in nodes if (seen := backends.away.last_readiness(name, machine_name(n)))
+        n.address.name: seen
+        for n in nodes
+        if (seen := backends.outages.last_readiness(name, machine_name(n)))
     }
     asked = [n for n in nodes if n.address.name not in resting]
     found.readiness |= resting
@@ -266,7 +393,7 @@ def _ask_nodes(
         found.ready(call(lambda: provider.readiness(asked), policy=patience) if asked else {})
         found.taken |= call(lambda: provider.taken(nodes), policy=patience)
     except ProviderError as error:
-        if backends.away.remembers and isinstance(error, TransientError):
+        if backends.outages.remembers and isinstance(error, TransientError):
             raise
         found.diagnostics.append(unreadable(name, error))
     if backends.only_plans:
@@ -310,7 +437,7 @@ def _leave_alone(
     name: str,
     nodes: Iterable[Record],
     readiness: Mapping[str, Readiness],
-    provider: RenamedBackend,
+    provider: BackendClient,
     backends: Backends,
 ) -> None:
     """Leave nodes that do not answer us alone for a while."""
@@ -319,10 +446,10 @@ def _leave_alone(
         if seen and seen.state is NodeState.UNREACHABLE and not seen.down:
             ask = partial(_readiness_of, provider, node)
             rest = backends.host_rest(node.node.fleet)
-            backends.away.leave_alone((name, machine_name(node)), seen, ask, rest)
+            backends.outages.leave_alone((name, machine_name(node)), seen, ask, rest)
 
 
-def _readiness_of(provider: RenamedBackend, node: Record) -> Readiness:
+def _readiness_of(provider: BackendClient, node: Record) -> Readiness:
     return provider.readiness([node])[node.address.name]
 
 
@@ -375,7 +502,7 @@ def _compare(
     found: BackendLook,
     *,
     unlisted: Collection[str] = (),
-    recall: RenamedBackend | None = None,
+    recall: BackendClient | None = None,
 ) -> None:
     """Compare the records with the listing. Records on `unlisted` hosts are left as they are.
 
@@ -431,7 +558,7 @@ def _resolve(
 def _ask_ranks(
     state: State,
     name: str,
-    provider: RenamedBackend,
+    provider: BackendClient,
     nodes: Sequence[Record],
     found: BackendLook,
     *,

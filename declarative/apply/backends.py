@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from declarative.apply.away import Away
+from declarative.apply.backend_client import BackendClient, Learn, never
 from declarative.apply.bundles import Bundles
-from declarative.apply.renames import Learn, RenamedBackend, never
+from declarative.apply.outages import Outages
 from declarative.model.inputs import AttachmentInputs, NodeInputs, ReservationInputs, VolumeInputs
 from declarative.model.manifest import Manifest
 from declarative.model.resource import EXISTING, LOCAL, SSH, Host
@@ -161,7 +161,7 @@ class Backends:
         limits: Mapping[str, float | None] | None = None,
         hard: bool = False,
         policy: OperatorPolicy | None = None,
-        away: Away | None = None,
+        outages: Outages | None = None,
     ) -> None:
         """`state` names the hosts and regions where things are, or may be. `files` is digest → files of
         ranks.
@@ -169,12 +169,12 @@ class Backends:
         `ways` is node's present name → how its host is declared to be reached, which replaces the recorded
         way. `project` and `shared`: see `Config`. `changing` and `learn`: see `Renamed`. `limits` is fleet →
         seconds after which silent nodes are given up, None for never. `hard`: some task has `isolation:
-        hard`. `policy` is what the operator allows; without one all is allowed. `away` are the backends and
-        hosts that a loop leaves alone.
+        hard`. `policy` is what the operator allows; without one all is allowed. `outages` are the backends
+        and hosts that a loop leaves alone.
         """
         self.declared = declared
         self._policy = policy
-        self.away = away or Away()
+        self.outages = outages or Outages()
         self._ways = ways or {}
         self._fence = fence
         self._changing = changing or fence
@@ -192,7 +192,7 @@ class Backends:
         self._shared = shared
         self.project = project
         self.files = Bundles(project_dir, files or {})
-        self._made: dict[str, RenamedBackend] = {}
+        self._made: dict[str, BackendClient] = {}
         self._turn = threading.Lock()
 
     def names(self) -> tuple[str, ...]:
@@ -204,10 +204,10 @@ class Backends:
         backend = self.declared.get(name)
         return backend.provider if backend else name
 
-    def get(self, name: str | None) -> RenamedBackend:
+    def get(self, name: str | None) -> BackendClient:
         """The provider of a backend; `PermanentError` if there is none, or if it is left alone."""
         name = name or LOCAL
-        self.away.check(name)
+        self.outages.check(name)
         with self._turn:
             if name not in self._made:
                 self._made[name] = self._make(name, self.hosts(name))
@@ -216,19 +216,19 @@ class Backends:
     def read(
         self,
         name: str,
-        ask: Callable[[RenamedBackend, Policy], T],
+        ask: Callable[[BackendClient, Policy], T],
         *,
         part: str = "",
         least: float = 0.0,
     ) -> T:
         """The answer of a backend, or of a part of it; `ask` gets the patience to use. A loop leaves a
-        backend alone that cannot be read: see `Away.read`.
+        backend alone that cannot be read: see `Outages.read`.
         """
         provider = self.get(name)
-        if not self.away.remembers:
+        if not self.outages.remembers:
             return ask(provider, PATIENCE)
         brief, once = partial(ask, provider, BRIEF), partial(ask, provider, ONCE)
-        return self.away.read(name, brief, once, part=part, least=least)
+        return self.outages.read(name, brief, once, part=part, least=least)
 
     def host_rest(self, fleet: str) -> float:
         """Seconds for which a loop leaves a silent host of a fleet alone, at most."""
@@ -246,7 +246,7 @@ class Backends:
         """A provider that is asked only for what it knows without a login or a host."""
         return self._make(name, {}, offline=True)
 
-    def _make(self, name: str, hosts: Hosts, *, offline: bool = False) -> RenamedBackend:
+    def _make(self, name: str, hosts: Hosts, *, offline: bool = False) -> BackendClient:
         backend = self.declared.get(name, Backend(name=Name(name)))
         config = Config(
             backend=name,
@@ -275,7 +275,7 @@ class Backends:
             check(config, self._policy, (*hosts.values(), *ways), offline=offline)
         try:
             found = load(backend.provider, config)
-            return RenamedBackend(found, self._ways, self._changing, self._learn, backend=name)
+            return BackendClient(found, self._ways, self._changing, self._learn, backend=name)
         except UnknownProviderError as error:
             raise PermanentError(PermanentKind.NOT_FOUND, str(error), hint=error.hint) from None
 

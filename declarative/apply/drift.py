@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from itertools import filterfalse
 from typing import Any
 
-from declarative.apply.renames import RenamedBackend, as_recorded, record_token
+from declarative.apply.backend_client import BackendClient, as_recorded, record_token
+from declarative.apply.parallel import side_by_side
 from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.record import struct
 from declarative.model.state import ANOTHERS, IMAGE, TAGS, Address, Record, State, made_as
 from declarative.planner.types import Drift
 from declarative.provider import Ended, Provider, Thing
 from declarative.retry import PATIENCE, call
-
-AT_ONCE = 16
-"""Things that are asked for by their tokens side by side."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -100,7 +97,7 @@ def compare(
     at: Callable[[Record], Provider],
     found: Compared,
     *,
-    recall: RenamedBackend | None = None,
+    recall: BackendClient | None = None,
 ) -> None:
     """Compare one backend's `records`, all that are to be judged, with all that it lists.
 
@@ -158,7 +155,7 @@ def _look_for(
     at: Callable[[Record], Provider],
     found: Compared,
     *,
-    recall: RenamedBackend | None,
+    recall: BackendClient | None,
     alone: bool,
 ) -> None:
     """Note records that the listing lacks. `alone`: an empty listing does not show whose place was asked."""
@@ -189,8 +186,7 @@ def _by_token(
         provider, wanted = at(record), record_token(state, record)
         return call(lambda: provider.find(made_as(record), wanted), policy=PATIENCE)
 
-    with ThreadPoolExecutor(min(AT_ONCE, len(records)) or 1, thread_name_prefix="find") as pool:
-        return dict(zip([r.address for r in records], pool.map(find, records), strict=True))
+    return dict(zip([r.address for r in records], side_by_side(records, find), strict=True))
 
 
 def _note(

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from declarative.apply.backend_client import BackendClient
 from declarative.apply.backends import Backends
 from declarative.apply.graph_walk import InterruptedApplyError, Listener
-from declarative.apply.renames import RenamedBackend
+from declarative.apply.parallel import NODES_AT_ONCE, side_by_side
 from declarative.model.inputs import RankInputs, knows_siblings
 from declarative.model.record import struct
 from declarative.model.spec import StartupOrder
@@ -43,9 +43,6 @@ GATE_SECONDS = 3600
 
 PREPARE_LIMIT = 1800.0
 """Seconds for which a command waits until all ranks are prepared: their images may have to be pulled."""
-
-AT_ONCE = 64
-"""Nodes that are asked at the same time."""
 
 T = TypeVar("T")
 _Asked = Callable[[Record, Sequence[str]], Mapping[str, RankStatus | None]]
@@ -201,7 +198,7 @@ def _peers(ranks: list[Record], state: State, tools: Tools) -> list[str]:
     return [found[r.address.name] for r in ranks if r.address.name in found]
 
 
-def _ask(ranks: list[Record], state: State, tools: Tools, way: Callable[[RenamedBackend], _Asked]) -> None:
+def _ask(ranks: list[Record], state: State, tools: Tools, way: Callable[[BackendClient], _Asked]) -> None:
     """Release ranks, or only look at them; what their nodes say is recorded."""
 
     def one(node: Record, names: Mapping[str, str]) -> None:
@@ -225,8 +222,7 @@ def _at_nodes(ranks: list[Record], state: State, ask: Callable[[Record, Mapping[
         if node:
             by_node.setdefault(node.address, (node, {}))[1][attempt_id(rank)] = rank.address.name
 
-    with ThreadPoolExecutor(min(AT_ONCE, len(by_node)) or 1, thread_name_prefix="gate") as pool:
-        list(pool.map(lambda found: ask(*found), by_node.values()))
+    side_by_side(by_node.values(), lambda entry: ask(*entry), NODES_AT_ONCE)
 
 
 # ------------------------------------------------------------------------------ whether its nodes can meet
@@ -277,6 +273,5 @@ def _reach(nodes: Mapping[str, Record], address: str, backends: Backends, known:
         except ProviderError:
             return None  # whoever starts a rank there hears of it
 
-    with ThreadPoolExecutor(min(AT_ONCE, len(new)) or 1, thread_name_prefix="reach") as pool:
-        for name, why in zip(new, pool.map(ask, [nodes[name] for name in new]), strict=True):
-            known[name, address] = why
+    for name, why in zip(new, side_by_side([nodes[name] for name in new], ask, NODES_AT_ONCE), strict=True):
+        known[name, address] = why

@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from declarative.apply.answers import PATIENT, answers, side_by_side
-from declarative.apply.away import ADOPTED, HOST
+from declarative.apply.backend_client import BackendClient
 from declarative.apply.backends import HOST_REST, Backends, of_partition
-from declarative.apply.renames import RenamedBackend
+from declarative.apply.outages import ADOPTED, HOST
+from declarative.apply.parallel import PATIENT, ask_backends, prompt_answers
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.resource import INSTANCE_ID, Host, LeftOut, Offer
 from declarative.model.state import Address, Record, State, machine_name, natural
@@ -40,7 +40,7 @@ def instances(
     try:
         keys = [host.key for host in hosts]
 
-        def ask(backend: RenamedBackend, patience: Policy) -> Sequence[Existing]:
+        def ask(backend: BackendClient, patience: Policy) -> Sequence[Existing]:
             return call(lambda: backend.existing("node", keys), policy=patience)
 
         there = backends.read(name, ask, part=ADOPTED)
@@ -112,10 +112,10 @@ def visited(
 
     def visit(node: Record) -> Visit:
         key, rest = (name, machine_name(node)), backends.host_rest(node.node.fleet)
-        found = backends.away.read_host(key, partial(ask, node), lambda visit: visit.readiness, rest)
+        found = backends.outages.read_host(key, partial(ask, node), lambda visit: visit.readiness, rest)
         return Visit(readiness=found) if isinstance(found, Readiness) else found
 
-    found = answers({node.address.name: node for node in nodes}, visit, patience)
+    found = prompt_answers({node.address.name: node for node in nodes}, visit, patience)
     for node in nodes:
         given = found.get(node.address.name)
         if given and given.readiness.refusal:
@@ -142,13 +142,15 @@ def listed(
     def ask(node: str) -> Sequence[Thing]:
         try:
             one = backends.on(name, node)
-            return backends.away.read(name, one.inventory, one.inventory, part=HOST + node, longest=HOST_REST)
+            return backends.outages.read(
+                name, one.inventory, one.inventory, part=HOST + node, longest=HOST_REST
+            )
         except ProviderError as error:
             faults[node] = error
             return ()
 
     nodes = [node for node in sorted(backends.hosts(name)) if node not in known]
-    found = answers(dict(zip(nodes, nodes, strict=True)), ask, patience)
+    found = prompt_answers(dict(zip(nodes, nodes, strict=True)), ask, patience)
     return [t for node in sorted(found) for t in found[node]], dict(faults), {*nodes} - found.keys()
 
 
@@ -183,7 +185,7 @@ def host_offers(
             fit, unfit = [*fit, *more], [*unfit, *left]
         return fit, unfit
 
-    for name, (found, unfit) in side_by_side(sorted(by_backend), ask).items():
+    for name, (found, unfit) in ask_backends(sorted(by_backend), ask).items():
         offers[name] = tuple(found)
         left_out += unfit
     return offers, left_out, risks
@@ -254,7 +256,7 @@ def survey(
     due = [h for h in named if Address("node", h.name) not in there]
     unfit: dict[Host, LeftOut] = {}
     by_backend = dict(_by_backend(due))
-    asked = side_by_side(by_backend, lambda name: _looked(by_backend[name], name, backends, patience, {}))
+    asked = ask_backends(by_backend, lambda name: _looked(by_backend[name], name, backends, patience, {}))
     for _, left_out in asked.values():
         unfit |= {item.host: item for item in left_out}
     return [(h, unfit.get(h)) for h in due]
@@ -290,10 +292,10 @@ def _looked(
 
     def look(host: Host) -> Look | Readiness:
         key, rest = (name, host.name), backends.host_rest(host.fleet)
-        return backends.away.read_host(key, partial(ask, host), lambda look: look.readiness, rest)
+        return backends.outages.read_host(key, partial(ask, host), lambda look: look.readiness, rest)
 
     try:
-        looks = answers({host.name: host for host in hosts}, look, patience)
+        looks = prompt_answers({host.name: host for host in hosts}, look, patience)
     except ProviderError as error:
         return [], [LeftOut(host=h, reason=error.summary, shape=declared_shape(h)) for h in hosts]
     offers: list[Offer] = []

@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from declarative.apply.away import OFFERS
+from declarative.apply.backend_client import BackendClient
 from declarative.apply.backends import Backends, of_partition
-from declarative.apply.renames import RenamedBackend
+from declarative.apply.outages import OFFERS
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.resource import CATALOGUED, EXISTING, LOCAL, Host, Offer, catalog_offers, merge_offers
@@ -57,7 +57,7 @@ def ask_offers(name: str, backends: Backends, answers: Answers, *, offline: bool
         answers[name] = (), unreadable(name, error)
 
 
-def _offers_of(provider: RenamedBackend, patience: Policy) -> tuple[Offer, ...]:
+def _offers_of(provider: BackendClient, patience: Policy) -> tuple[Offer, ...]:
     return call(provider.offers, policy=patience)
 
 
@@ -84,7 +84,7 @@ def known_offers(
         out[name] = merge_offers(catalog_offers(backend) if backend else (), reported or ())
         if (can := backends.able.get(name)) is not None:
             out[name] = tuple(replace(offer, can=can) for offer in out[name])
-        if reported is None or backends.away.of(name):
+        if reported is None or backends.outages.is_down(name):
             out[name] = ()
         known += len(out[name])
         if known > MOST_OFFERS:
@@ -167,7 +167,7 @@ def _nodes_of(
     )
 
 
-def _members(settings: Mapping[str, Any], provider: RenamedBackend, patience: Policy) -> tuple[Member, ...]:
+def _members(settings: Mapping[str, Any], provider: BackendClient, patience: Policy) -> tuple[Member, ...]:
     return call(lambda: provider.members(settings), policy=patience)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 
-from declarative.apply.answers import begin
+from declarative.apply.backend_client import BackendClient
 from declarative.apply.backends import LOOKS, Backends
-from declarative.apply.renames import RenamedBackend
+from declarative.apply.parallel import side_by_side, start_calls
 from declarative.model.record import struct
 from declarative.model.resource import LOCAL
 from declarative.model.state import Address, Record, State, attempt_id, attempt_of, given_up
@@ -35,7 +35,7 @@ def _by_node(state: State, ranks: Iterable[Record]) -> dict[str, dict[str, str]]
 
 def poll(
     state: State,
-    provider: RenamedBackend,
+    provider: BackendClient,
     nodes: Iterable[Record],
     stray: Callable[[Record, str], None] | None = None,
     past: Callable[[Record, str, RankStatus | None], None] | None = None,
@@ -58,16 +58,14 @@ def poll(
             out.update(ask(node))
         elif stray or node.address.name in asked:
             others.append(node)
-    if others:
-        with ThreadPoolExecutor(min(16, len(others))) as pool:
-            for answers in pool.map(ask, others):
-                out.update(answers)
+    for answers in side_by_side(others, ask):
+        out.update(answers)
     return out
 
 
 def _asking(
     state: State,
-    provider: RenamedBackend,
+    provider: BackendClient,
     stray: Callable[[Record, str], None] | None = None,
     past: Callable[[Record, str, RankStatus | None], None] | None = None,
     reported: Mapping[str, Mapping[str, RankStatus]] | None = None,
@@ -171,7 +169,7 @@ class PollRounds:
                 continue
             every |= {node.address.name: asked[node.address.name] for node in nodes}
             due = {node.address.name: node for node in nodes if self._is_due(node, every, now)}
-            for name, future in begin(due, ask).items():
+            for name, future in start_calls(due, ask).items():
                 self._paces[name].pending = future
                 futures.append(future)
         wait(futures, timeout=AT_MOST)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from declarative.apply.answers import side_by_side
-from declarative.apply.away import QUEUE
+from declarative.apply.backend_client import BackendClient
 from declarative.apply.backends import Backends
 from declarative.apply.launch import seconds
-from declarative.apply.renames import RenamedBackend
+from declarative.apply.outages import QUEUE
+from declarative.apply.parallel import ask_backends
 from declarative.model.blocks import Shape, share
 from declarative.model.diagnostic import Diagnostic, Severity, Span, and_more, in_order, located
 from declarative.model.inputs import Inputs, NodeInputs, RankInputs, data_of
@@ -51,7 +51,7 @@ def foresee(
         others = _others(name, wanted[name], backends) if empty else []
         return [*others, *_ask(name, wanted[name], backends)]
 
-    asked = side_by_side(sorted(wanted), ask)
+    asked = ask_backends(sorted(wanted), ask)
     found = located((item for items in asked.values() for item in items), places)
     return replace(plan, diagnostics=_joined(plan.diagnostics, found))
 
@@ -83,7 +83,7 @@ def _expected(item: Queued, plan: Plan, backends: Backends, state: State) -> Que
     limit = next((seconds(a.max_duration, None) for a in asked if isinstance(a, RankInputs)), None)
     try:
 
-        def ask(provider: RenamedBackend, _: Policy) -> float | None:
+        def ask(provider: BackendClient, _: Policy) -> float | None:
             return call(lambda: provider.expected(item.task, ranks, limit), policy=PATIENCE)
 
         return replace(item, expected=backends.read(ranks[0][0].backend or LOCAL, ask, part=QUEUE))
@@ -146,7 +146,7 @@ def _ask(name: str, wanted: Mapping[Address, Inputs], backends: Backends) -> lis
     return [_diagnostic(name, error, wanted, backends) for error in faults]
 
 
-def _checked(provider: RenamedBackend, wanted: Mapping[Address, Inputs]) -> Sequence[ProviderError]:
+def _checked(provider: BackendClient, wanted: Mapping[Address, Inputs]) -> Sequence[ProviderError]:
     if not provider.checks:
         return ()
     asked = {address: data_of(inputs) for address, inputs in wanted.items()}

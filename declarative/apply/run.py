@@ -7,15 +7,16 @@ attempt and the one before it stay: people look there to see why the rank was st
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
+from declarative.apply.backend_client import record_token
 from declarative.apply.execute import begins_at_once, execute
 from declarative.apply.failover import Failover, gone
 from declarative.apply.gate import Tools, is_held
-from declarative.apply.graph_walk import UNDONE, ActionResult, Outcome, walk
-from declarative.apply.interrupted import clear, is_node
+from declarative.apply.graph_walk import UNDONE, ActionResult, Outcome, code_of, walk
+from declarative.apply.open_intents import clear, is_node
+from declarative.apply.parallel import NODES_AT_ONCE, side_by_side
 from declarative.apply.retry_schedule import Lack, lacking, resized, starts_of
 from declarative.apply.settle import free, release_ended
 from declarative.apply.stops import Note, gang_stops, stop_ranks, watched
@@ -25,6 +26,7 @@ from declarative.model.state import Address, Record, State, made_as
 from declarative.model.status import RankStatus
 from declarative.planner.types import Action, Op, Plan, Reason
 from declarative.provider import ProviderError
+from declarative.retry import call
 
 CLUSTER = Placement.CLUSTER.value
 
@@ -210,11 +212,45 @@ def _stop_held(tools: Tools, ended: Note) -> None:
     stop_ranks(state, tools.backends, held, ended)
 
 
+def complete(taken: Mapping[Address, str], tools: Tools) -> tuple[ActionResult, ...]:
+    """Wait until nodes that were taken up run, by the tokens of their creates; those that never do.
+
+    What was there when it was looked for may still be taken back: a create finds that out, and makes it anew.
+    """
+    state = tools.writer.state()
+
+    def one(record: Record) -> ActionResult | None:
+        provider = tools.backends.get(record.backend)
+        try:
+            outputs = call(
+                lambda: provider.create(made_as(record), taken[record.address], record.inputs, {}),
+                policy=tools.policy,
+                stopping=tools.stopping.is_set,
+            )
+        except ProviderError as error:
+            address, code = str(record.address), code_of(error)
+            return ActionResult(
+                id=f"create:{address}",
+                address=address,
+                op="create",
+                outcome=Outcome.FAILED,
+                error=error.summary,
+                hint=error.hint,
+                code=code,
+            )
+        if any(record.outputs.get(key) != value for key, value in outputs.items()):
+            tools.writer.note({record.address: outputs})
+        return None
+
+    there = [record for address in sorted(taken) if (record := state.records.get(address))]
+    wanted = [record for record in there if record_token(state, record) == taken[record.address]]
+    return tuple(result for result in side_by_side(wanted, one) if result)
+
+
 # ---------------------------------------------------------------------------------------- old attempts
 
 KEPT = 2
 """Attempts of a rank that are kept, including the present one."""
-AT_ONCE = 32
 
 
 def oldest_kept(state: State) -> dict[str, int]:
@@ -244,5 +280,4 @@ def _tidy(done: Iterable[Action], tools: Tools) -> None:
         with suppress(ProviderError):
             tools.backends.get(node.backend).tidy(node, oldest)
 
-    with ThreadPoolExecutor(min(AT_ONCE, len(nodes)), thread_name_prefix="tidying") as pool:
-        list(pool.map(one, nodes))
+    side_by_side(nodes, one, NODES_AT_ONCE)

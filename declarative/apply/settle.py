@@ -8,25 +8,36 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from declarative.apply.backend_look import Observation, look
 from declarative.apply.backends import Backends
-from declarative.apply.intents import Resolution
-from declarative.apply.interrupted import clear, is_node
-from declarative.apply.inventory import Seen, look
-from declarative.apply.stops import MOST_STOPS, Note, stop_rank, stop_ranks, stops
+from declarative.apply.open_intents import Resolution, clear, is_node
+from declarative.apply.parallel import side_by_side
+from declarative.apply.stops import Note, stop_rank, stop_ranks, stops
 from declarative.apply.unreachable import (
+    GIVEN_UP_HOLDER,
     end_given_up,
     give_up_hosts,
+    holder_of,
     let_go,
     note_silences,
     of_host,
-    stop_given_up,
 )
 from declarative.model.inputs import AttachmentInputs
-from declarative.model.state import GONE_SINCE, NOTICED, Address, Intent, Record, State
+from declarative.model.state import (
+    GIVEN_UP,
+    GONE_SINCE,
+    NOTICED,
+    Address,
+    Intent,
+    Record,
+    State,
+    attempt_id,
+    given_up,
+)
 from declarative.model.status import NodeState, RankState, RankStatus
 from declarative.planner.inventory import Inventory, effective, unstarted, vanished
 from declarative.planner.types import Action
@@ -69,7 +80,7 @@ def check_vanished(state: State, inventory: Inventory, actions: Iterable[Action]
 def settle(
     writer: Writer,
     backends: Backends,
-    seen: Seen,
+    seen: Observation,
     now: Callable[[], float],
     note: Note = _ignore,
     *,
@@ -89,7 +100,7 @@ def settle(
     if inventory.readiness:
         writer.observe_nodes({n: r for n, r in inventory.readiness.items() if before.get("node", n)})
         note_silences(writer, inventory.readiness, inventory.silent)
-    stop_given_up(writer, backends, seen)
+    _stop_given_up(writer, backends, seen)
     give_up_hosts(writer, inventory.silent)
     if ending:
         for rank, ended in end_given_up(writer, backends, inventory.silent, now).items():
@@ -110,6 +121,45 @@ def settle(
         writer.note_detached()
         state = writer.state()
     return replace(state, silent=seen.inventory.silent)
+
+
+def _stop_given_up(writer: Writer, backends: Backends, seen: Observation) -> None:
+    """Stop given-up ranks that still run on hosts that answer again. Then their blocks are free.
+
+    They get no time to save anything: it would be older than what came after them.
+    """
+    state = writer.state()
+    going = {attempt_id(r) for r in state.of("rank") if not state.has_ended(r.address.name)}
+
+    def over(node: Record, attempt: str, status: RankStatus | None) -> bool:
+        return attempt in going or _has_ended(node, attempt, status, backends)
+
+    for name, statuses in sorted(seen.past.items()):
+        node = state.get("node", name)
+        if node is None:
+            continue
+        left = [a for a in given_up(node) if a not in statuses or not over(node, a, statuses[a])]
+        if len(left) < len(given_up(node)):
+            writer.note({node.address: {GIVEN_UP: left}})
+            kept = _still_held(seen.inventory.strays.get(name, {}), left)
+            seen.inventory = replace(seen.inventory, strays={**seen.inventory.strays, name: kept})
+
+
+def _has_ended(node: Record, attempt: str, status: RankStatus | None, backends: Backends) -> bool:
+    """Stop an attempt if it runs; whether it has ended."""
+    if status is None or status.state.ended:
+        return True
+    provider = backends.get(node.backend)
+    with suppress(ProviderError):
+        found = call(lambda: provider.stop(node, attempt, 0), policy=PATIENCE)
+        return found is None or found.state.ended
+    return False
+
+
+def _still_held(held: Mapping[int, str], left: Iterable[str]) -> dict[int, str]:
+    """The held blocks of a node, once only the attempts `left` of the given-up ones hold any."""
+    holders = set(map(holder_of, left))
+    return {b: who for b, who in held.items() if not who.endswith(GIVEN_UP_HOLDER) or who in holders}
 
 
 def _changed_ranks(state: State, inventory: Inventory) -> dict[str, RankStatus]:
@@ -136,7 +186,9 @@ def _stop_lost(
                 stop_rank(state, backends, name, status.cause)
 
 
-def _stop_gangs(writer: Writer, backends: Backends, seen: Seen, now: Callable[[], float], note: Note) -> None:
+def _stop_gangs(
+    writer: Writer, backends: Backends, seen: Observation, now: Callable[[], float], note: Note
+) -> None:
     """Stop the ranks of gangs that cannot go on, and those that the user has stopped."""
     state = writer.state()
     due = stops(state, now())
@@ -152,7 +204,7 @@ def _lacks_dates(state: State) -> bool:
     return bool(volumes - {need for r in state.of("attachment") for need in r.needs} if volumes else ())
 
 
-def _end(backends: Backends, state: State, seen: Seen) -> None:
+def _end(backends: Backends, state: State, seen: Observation) -> None:
     """Delete gone nodes once more if a killed command was deleting them: what is deleted with the last node,
     such as the key pair, may still be there.
     """
@@ -163,11 +215,10 @@ def _end(backends: Backends, state: State, seen: Seen) -> None:
 
     gone = [r.intent.address for r in seen.resolutions if r.gone and r.intent.address.kind == "node"]
     nodes = [record for address in gone if (record := state.records.get(address))]
-    with ThreadPoolExecutor(MOST_STOPS, thread_name_prefix="end") as pool:
-        list(pool.map(delete, nodes))
+    side_by_side(nodes, delete)
 
 
-def recover(writer: Writer, seen: Seen, now: float) -> None:
+def recover(writer: Writer, seen: Observation, now: float) -> None:
     """End every open intent with what was read back."""
     for resolution in seen.resolutions:
         if resolution.record:
@@ -218,7 +269,7 @@ def _observe(writer: Writer, before: State, statuses: dict[str, RankStatus], not
             note(name, status)
 
 
-def _forget(writer: Writer, seen: Seen, state: State, now: Callable[[], float]) -> None:
+def _forget(writer: Writer, seen: Observation, state: State, now: Callable[[], float]) -> None:
     """Forget gone things, and first the attachments and reservations that need them. A lost volume stays
     recorded, with the attachments of ranks that were started.
     """
@@ -274,7 +325,7 @@ def free(
         writer.release(reservation.address, now(), observed=observed)
 
 
-def _detach_returned(writer: Writer, backends: Backends, seen: Seen) -> None:
+def _detach_returned(writer: Writer, backends: Backends, seen: Observation) -> None:
     """Detach volumes that were gone when their ranks ended, and came back with the attachments of these
     ranks: no other rank could have them. Where a node does not answer, or a rank runs unrecorded, they stay.
     """

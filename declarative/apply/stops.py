@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from declarative.apply.backends import Backends
 from declarative.apply.launch import grace_of
+from declarative.apply.parallel import NODES_AT_ONCE, side_by_side
 from declarative.apply.polls import PollRounds
 from declarative.model.spec import StopCriteria
 from declarative.model.state import (
@@ -32,8 +32,6 @@ Note = Callable[[str, RankStatus], None]
 """Told of each rank whose state changed."""
 
 BY_USER = "stopped by the user"
-MOST_STOPS = 64
-"""Ranks that are stopped at the same time: each may take its whole `stop_duration`."""
 
 START_LIMIT = 600.0
 """Seconds from the start of a gang's first rank in which the others have to start."""
@@ -141,9 +139,7 @@ def stop_ranks(state: State, backends: Backends, causes: Mapping[str, str | None
         if ended:
             note(rank, ended)
 
-    if causes:
-        with ThreadPoolExecutor(min(MOST_STOPS, len(causes)), thread_name_prefix="stop") as pool:
-            list(pool.map(stop, causes))
+    side_by_side(causes, stop, NODES_AT_ONCE)
 
 
 @contextmanager

@@ -7,12 +7,12 @@ given up.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from declarative.apply.backends import Backends
+from declarative.apply.parallel import side_by_side
 from declarative.model.resource import LOCAL
 from declarative.model.state import (
     GIVEN_UP,
@@ -35,17 +35,14 @@ from declarative.provider import ProviderError
 from declarative.retry import PATIENCE, call
 
 if TYPE_CHECKING:
-    from declarative.apply.inventory import Seen
     from declarative.store import Writer
 
-T = TypeVar("T")
 
-AT_ONCE = 16
 MOST_ASKED = 3
 """Hosts of a fleet that are asked whether they reach a host that does not answer us."""
 
 
-def judged(state: State, readiness: dict[str, Readiness], backends: Backends) -> dict[str, Silence]:
+def overdue_nodes(state: State, readiness: dict[str, Readiness], backends: Backends) -> dict[str, Silence]:
     """The nodes that do not answer. Nodes whose time is over were asked twice, which updates `readiness`."""
     found = _silences(state, readiness, backends)
     due = [node for node in _due(state.of("node"), found) if _has_to_go(state, node)]
@@ -53,18 +50,19 @@ def judged(state: State, readiness: dict[str, Readiness], backends: Backends) ->
         return found
 
     def again(record: Record) -> Readiness | None:
-        if backends.away.failed_twice(record.backend or LOCAL, machine_name(record)):
+        if backends.outages.failed_twice(record.backend or LOCAL, machine_name(record)):
             return readiness[record.address.name]
         with suppress(ProviderError):
             provider = backends.get(record.backend)
             return call(lambda: provider.readiness([record]), policy=PATIENCE).get(record.address.name)
         return None
 
-    for record, seen in _each(due, again, "again"):
+    for record, seen in zip(due, side_by_side(due, again), strict=True):
         readiness[record.address.name] = seen or Readiness(state=NodeState.UNKNOWN)
     found = _silences(state, readiness, backends)
     hosts = _due([r for r in due if r.node.host], found)
-    for record, kept in _each(hosts, lambda r: _reached(r, state, readiness, backends), "reach"):
+    reached = side_by_side(hosts, lambda r: _reached(r, state, readiness, backends))
+    for record, kept in zip(hosts, reached, strict=True):
         if kept:
             silence = found[record.address.name]
             found[record.address.name] = replace(silence, given_up=False, kept=kept)
@@ -79,12 +77,6 @@ def _due(nodes: Iterable[Record], silent: Mapping[str, Silence]) -> list[Record]
 def _has_to_go(state: State, node: Record) -> bool:
     """Whether a node has to be given up. A host without ranks costs nothing, and may stay as it is."""
     return not node.node.host or bool(_live(state, node.address.name))
-
-
-def _each(nodes: Sequence[Record], ask: Callable[[Record], T], name: str) -> list[tuple[Record, T]]:
-    """Ask about nodes side by side; the answers."""
-    with ThreadPoolExecutor(min(AT_ONCE, len(nodes)) or 1, thread_name_prefix=name) as pool:
-        return list(zip(nodes, pool.map(ask, nodes), strict=True))
 
 
 def _silences(state: State, readiness: Mapping[str, Readiness], backends: Backends) -> dict[str, Silence]:
@@ -229,45 +221,12 @@ def _release(writer: Writer, record: Record, state: State) -> None:
         writer.set_needs(holder.address, ())
 
 
-def stop_given_up(writer: Writer, backends: Backends, seen: Seen) -> None:
-    """Stop given-up ranks that still run on hosts that answer again. Then their blocks are free.
-
-    They get no time to save anything: it would be older than what came after them.
-    """
-    state = writer.state()
-    going = {attempt_id(r) for r in state.of("rank") if not state.has_ended(r.address.name)}
-
-    def over(node: Record, attempt: str, status: RankStatus | None) -> bool:
-        return attempt in going or _is_stopped(node, attempt, status, backends)
-
-    for name, statuses in sorted(seen.past.items()):
-        node = state.get("node", name)
-        if node is None:
-            continue
-        left = [a for a in given_up(node) if a not in statuses or not over(node, a, statuses[a])]
-        if len(left) < len(given_up(node)):
-            writer.note({node.address: {GIVEN_UP: left}})
-            kept = _still_held(seen.inventory.strays.get(name, {}), left)
-            seen.inventory = replace(seen.inventory, strays={**seen.inventory.strays, name: kept})
+GIVEN_UP_HOLDER = " (given up)"
 
 
-def _is_stopped(node: Record, attempt: str, status: RankStatus | None, backends: Backends) -> bool:
-    """Stop an attempt if it runs; whether it has ended."""
-    if status is None or status.state.ended:
-        return True
-    provider = backends.get(node.backend)
-    with suppress(ProviderError):
-        found = call(lambda: provider.stop(node, attempt, 0), policy=PATIENCE)
-        return found is None or found.state.ended
-    return False
-
-
-_GIVEN_UP = " (given up)"
-
-
-def _holder(attempt: str) -> str:
+def holder_of(attempt: str) -> str:
     """The holder of an attempt's blocks after the attempt was given up."""
-    return f"rank/{rank_of_attempt(attempt)[0]}{_GIVEN_UP}"
+    return f"rank/{rank_of_attempt(attempt)[0]}{GIVEN_UP_HOLDER}"
 
 
 def hold_given_up(
@@ -284,7 +243,7 @@ def hold_given_up(
             status = statuses.get(attempt)
             if attempt not in statuses or (status is not None and not status.state.ended):
                 _, held = blocks_of(node, attempt)
-                blocks = dict.fromkeys(held, _holder(attempt))
+                blocks = dict.fromkeys(held, holder_of(attempt))
                 strays.setdefault(node.address.name, {}).update(blocks)
 
 
@@ -293,9 +252,3 @@ def blocks_of(node: Record, attempt: str) -> tuple[str, Sequence[int]]:
     rank, blocks = rank_of_attempt(attempt)
     every = range(node.node.blocks)
     return rank, blocks if blocks and blocks[-1] in every else every
-
-
-def _still_held(held: Mapping[int, str], left: Iterable[str]) -> dict[int, str]:
-    """The held blocks of a node, once only the attempts `left` of the given-up ones hold any."""
-    holders = set(map(_holder, left))
-    return {b: who for b, who in held.items() if not who.endswith(_GIVEN_UP) or who in holders}

@@ -124,7 +124,7 @@ class SavedRun(Run):
         destroy: bool = False,  # noqa: ARG002
     ) -> Plan:
         """The plan, after a check that it still holds. Also records what happened by itself."""
-        from declarative.apply.inventory import look
+        from declarative.apply.backend_look import look
         from declarative.apply.settle import check_vanished, note_lost, settle
         from declarative.planner.assumptions import again, differences, stopped_by_now
         from declarative.planner.hosts import hosts_of_plan

@@ -22,8 +22,8 @@ from declarative.provider import ProviderError
 from declarative.store.rows import SEEN_ANEW
 
 if TYPE_CHECKING:
+    from declarative.apply.backend_look import Observation
     from declarative.apply.backends import Backends
-    from declarative.apply.inventory import Seen
     from declarative.model.resource import Desired
     from declarative.model.spec.policy import OperatorPolicy
     from declarative.model.state import Record, State
@@ -115,7 +115,7 @@ def settled(before: State, after: State) -> bool:
     )
 
 
-def lasts(seen: Seen, after: State) -> float | None:
+def lasts(seen: Observation, after: State) -> float | None:
     """Seconds until these observations have to be recorded anew; None if they may change by themselves, or
     call for something.
     """

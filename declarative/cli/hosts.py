@@ -104,7 +104,7 @@ def _offers(
     """The keys to write, and errors about hosts whose keys are not written, by their names. Those that offer
     now one key and now another are put into `unsteady`, each with its error.
     """
-    from declarative.apply.answers import side_by_side
+    from declarative.apply.parallel import ask_backends
     from declarative.model.state import State
     from declarative.planner.contact import changed_key
     from declarative.planner.hosts import declared_hosts
@@ -125,7 +125,7 @@ def _offers(
         return backends.get(name).look(asked)
 
     looks = {
-        key: seen for found in side_by_side(sorted(by_backend), look).values() for key, seen in found.items()
+        key: seen for found in ask_backends(sorted(by_backend), look).values() for key, seen in found.items()
     }
     offered: dict[Place, NewKey] = {}
     errors: dict[str, Diagnostic] = {}

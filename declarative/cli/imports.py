@@ -16,7 +16,7 @@ from declarative.cli.output import emit_text
 from declarative.cli.session import Session, project_command
 
 if TYPE_CHECKING:
-    from declarative.apply.renames import RenamedBackend
+    from declarative.apply.backend_client import BackendClient
     from declarative.language.loader.existing import FreeNames, HostList
     from declarative.language.loader.foreign_formats import Draft
     from declarative.language.source import Document
@@ -182,7 +182,7 @@ def _heading(backend: str, options: Mapping[str, Sequence[str]]) -> str:
     return " ".join(["What is there in backend", backend, *asked])
 
 
-def _declared(session: Session, desired: Desired, backend: str) -> RenamedBackend:
+def _declared(session: Session, desired: Desired, backend: str) -> BackendClient:
     from declarative.model.diagnostic import suggest
     from declarative.model.state import State
 
@@ -299,7 +299,7 @@ def _text(file: Path) -> str:
         raise failed("unreadable", f"`{file}` cannot be read: {why}") from None
 
 
-def _known_keys(provider: RenamedBackend, hosts: Mapping[str, Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+def _known_keys(provider: BackendClient, hosts: Mapping[str, Mapping[str, Any]]) -> Iterator[Sequence[str]]:
     """The keys of each host that this machine knows; none where its files cannot be read."""
     from declarative.provider import ProviderError
 
@@ -310,7 +310,7 @@ def _known_keys(provider: RenamedBackend, hosts: Mapping[str, Mapping[str, Any]]
             yield ()
 
 
-def _looked(provider: RenamedBackend, hosts: Mapping[str, Mapping[str, Any]]) -> dict[int, Look]:
+def _looked(provider: BackendClient, hosts: Mapping[str, Mapping[str, Any]]) -> dict[int, Look]:
     """The look at each host, by the `id()` of its fields."""
     from declarative.provider import ProviderError
 

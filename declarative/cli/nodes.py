@@ -317,7 +317,7 @@ def stop_command(session: Session, target: str, lock_timeout: float | None) -> i
     stopped as well. Exits 4 if a rank could not be stopped: one on a node that does not answer is stopped
     once it does, or is lost with the node after its fleet's `unreachable_duration`.
     """
-    from declarative.apply.inventory import look
+    from declarative.apply.backend_look import look
     from declarative.apply.orphans import delete_orphans
     from declarative.apply.settle import VanishedError, check_vanished, settle
     from declarative.apply.watch import ranks_of, stop_task

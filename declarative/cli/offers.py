@@ -106,8 +106,8 @@ def _find(
     session: Session, name: str | None, *, offline: bool, **asked: Any
 ) -> tuple[Offered, tuple[Diagnostic, ...]]:
     """The offers, and what there is to say of the project and its backends."""
-    from declarative.apply.answers import side_by_side
     from declarative.apply.offers import Answers, ask_offers, known_offers, own_gpus
+    from declarative.apply.parallel import ask_backends
     from declarative.model.diagnostic import in_order
     from declarative.model.state import State
     from declarative.planner.inventory import Inventory
@@ -123,7 +123,7 @@ def _find(
         raise failed("usage", f"fleet/{fleet.name} does not use that backend", f"it uses {uses}")
     backends = session.backends(desired, State())
     answers = Answers()
-    side_by_side(names, lambda name: ask_offers(name, backends, answers, offline=offline))
+    ask_backends(names, lambda name: ask_offers(name, backends, answers, offline=offline))
     offers, faults = known_offers(backends, names, answers)
     here = not offline and any(is_local(desired, name) for name in names)
     own = own_gpus(backends) if here else None

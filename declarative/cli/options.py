@@ -324,8 +324,8 @@ def node_of(record: Record, state: State) -> Record | None:
 
 def observed(session: Session, desired: Desired | None, state: State) -> State:
     """The state as the backends show it now. Nothing is recorded."""
-    from declarative.apply.answers import HURRIED
-    from declarative.apply.inventory import look
+    from declarative.apply.backend_look import look
+    from declarative.apply.parallel import HURRIED
     from declarative.planner.inventory import effective
 
     backends = session.backends(desired, state)

@@ -179,7 +179,7 @@ def _orphans(
     session: Session, desired: Desired | None, state: State
 ) -> tuple[list[Orphan], tuple[Diagnostic, ...]]:
     """All orphans, and which backends could not be asked."""
-    from declarative.apply.inventory import look
+    from declarative.apply.backend_look import look
     from declarative.model.diagnostic import in_order, located
 
     backends = session.backends(desired, state)

@@ -41,8 +41,8 @@ from declarative.language.source import no_collections
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    from declarative.apply.backend_look import Observation
     from declarative.apply.backends import Backends
-    from declarative.apply.inventory import Seen
     from declarative.model.resource import Desired
     from declarative.planner.types import Plan
     from declarative.store.rename import Declared
@@ -251,9 +251,9 @@ def observe(
     offline: bool,
     assume_empty: bool = False,
     rename: bool = True,
-) -> tuple[Desired, Declared, Backends, Seen]:
+) -> tuple[Desired, Declared, Backends, Observation]:
     """The declaration, the records (under the names that `moved` gives), and what is there."""
-    from declarative.apply.inventory import look
+    from declarative.apply.backend_look import look
     from declarative.model.spec.project import Moves
     from declarative.model.state import State
     from declarative.planner.hosts import hosts_of

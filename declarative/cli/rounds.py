@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from declarative.apply.away import PATIENT, Away
 from declarative.apply.backend_look import backends_of
+from declarative.apply.outages import PATIENT, Outages
 from declarative.cli.calm import Calm, Marks, lasts, marks_of, settled
 from declarative.cli.errors import Failed
 from declarative.cli.round_output import RoundOutput
@@ -20,6 +20,7 @@ from declarative.cli.session import Session
 from declarative.cli.state_access import of_state
 from declarative.cli.watched_files import WatchedFiles
 from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.model.status import Outage
 from declarative.planner.health import SILENT_HINT
 from declarative.planner.hosts import hosts_of
 from declarative.reconcile.moment import Moment
@@ -27,13 +28,13 @@ from declarative.reconcile.permission import AllowedPart, Backoff, choose, longe
 from declarative.reconcile.round import Round, Stop, Wait, left_alone, unplaced
 from declarative.spans import named
 from declarative.store import StateError
-from declarative.store.loops import LEASE_SECONDS, LeftAlone
+from declarative.store.loops import LEASE_SECONDS
 from declarative.store.rows import SEEN_ANEW
 
 if TYPE_CHECKING:
+    from declarative.apply.backend_look import Observation
     from declarative.apply.backends import Backends
     from declarative.apply.graph_walk import ActionResult
-    from declarative.apply.inventory import Seen
     from declarative.apply.polls import PollRounds
     from declarative.model.resource import Desired
     from declarative.model.state import State
@@ -67,7 +68,7 @@ class RoundRun(Run):
         self._backends: Backends | None = None
         self._marks: Marks | None = None
         """The marks of the backends before the round looked at them."""
-        self._seen: Seen | None = None
+        self._seen: Observation | None = None
         self._moment: Moment | None = None
         """The time of the plan."""
         self._planned: State | None = None
@@ -107,7 +108,7 @@ class RoundRun(Run):
         self, writer: Writer, requested: frozenset[str] = frozenset(), *, destroy: bool = False
     ) -> Plan:
         """Plan without what a backend would refuse, and without a backend that goes away meanwhile."""
-        away, before = self.rounds.away, set[str | None]()
+        outages, before = self.rounds.outages, set[str | None]()
         state = self._before = writer.state()
         while True:
             self._backends = self._marks = self._moment = None
@@ -122,7 +123,7 @@ class RoundRun(Run):
                     self.rounds.backoff.failed(group, refusal.summary, self.now())
                 continue
             wanted = {action.backend for action in plan.actions if action.op == "create"} - before
-            before |= {name for name in wanted if name and away.of(name)}
+            before |= {name for name in wanted if name and outages.is_down(name)}
             if wanted.isdisjoint(before):
                 return plan
 
@@ -138,7 +139,7 @@ class RoundRun(Run):
                 return plan
         return super().planned(plan_at, **options)
 
-    def check_vanished(self, state: State, seen: Seen) -> None:
+    def check_vanished(self, state: State, seen: Observation) -> None:
         """Like every apply; and note how GPUs are used."""
         self._seen = seen
         places = {r.address.name: r.reservation.node for r in state.of("reservation")}
@@ -312,7 +313,7 @@ class Rounds:
         self.session = session
         self.stop = stop
         self.backoff = Backoff()
-        self.away = session.away = Away(session.clock, PATIENT if once else None)
+        self.outages = session.outages = Outages(session.clock, PATIENT if once else None)
         self.output = RoundOutput(session)
         self.files = WatchedFiles(session, self.output, checkout)
         self.lost: frozenset[str] = frozenset()
@@ -322,7 +323,7 @@ class Rounds:
         self.code = 0
         """The exit code of the last round, as `apply` has it."""
         self._options = {**options, "auto_approve": True, "allow_unplaced": True, "lock_timeout": 0.0}
-        self._noted: list[LeftAlone] | None = None
+        self._noted: list[Outage] | None = None
         self._leader: Leader | None = None
         self._again: float | None = None
         self._polls: PollRounds | None = None
@@ -346,8 +347,8 @@ class Rounds:
         """Whether the next round has to come at once."""
         if self._again is not None and self.session.clock() >= self._again:
             return True
-        self.away.ask_again()
-        return self.away.returned() or self.files.changed() or self._rank_ended()
+        self.outages.ask_again()
+        return self.outages.returned() or self.files.changed() or self._rank_ended()
 
     def _rank_ended(self) -> bool:
         """Whether a rank has ended since the last round. Only nodes that run some are asked, each at its own
@@ -370,10 +371,7 @@ class Rounds:
 
     def note_left_alone(self, store: Store, writer: Writer) -> None:
         """Write down which backends are left alone, if that has changed."""
-        found = [
-            LeftAlone(backend=a.backend, part=a.part, since=a.since, until=a.again, why=a.why)
-            for a in self.away.backends()
-        ]
+        found = [*self.outages.backends()]
         if self._noted is None:
             self._noted = [*store.left_alone()]
         if found != self._noted:
@@ -402,7 +400,7 @@ class Rounds:
     def step(self) -> Round:
         """Make one round; the result is what observers get."""
         self._again = self._known = None
-        self.away.ask_again()
+        self.outages.ask_again()
         self.stop.halt.clear()
         if self.stop.is_set():
             self.stop.halt.set()
@@ -438,7 +436,7 @@ class Rounds:
 
     def _round(self, desired: Desired) -> Round:
         calm, self._calm = self._calm, None
-        if calm is not None and self.leads() and not self.away.list():
+        if calm is not None and self.leads() and not self.outages.list():
             if calm.holds(desired, self.session.policy(), self.session.clock()):
                 self._calm = self._recorded(calm)
             if self._calm is not None:
@@ -457,10 +455,10 @@ class Rounds:
             self._watch(desired, run.after)
         found = run.outcome(self._waits(run))
         self.output.waits(run, found.waits)
-        self.output.returned(run, {found.backend for found in self.away.backends()})
+        self.output.returned(run, {found.backend for found in self.outages.backends()})
         self.output.errors(run.wrong)
         self.rests = found.plan is not None and not found.plan.actions
-        if self.code == 0 and not (self.lost or self.refused or self.away.list()):
+        if self.code == 0 and not (self.lost or self.refused or self.outages.list()):
             self._calm = run.calm(found)
         return found
 
@@ -499,8 +497,8 @@ class Rounds:
         chosen = run.choice.waits if run.choice else ()
         times = (wait.until for wait in chosen if wait.until is not None)
         self._again = min(times, default=None) if self._again is None else self._again
-        self.away.forget_unused()
-        unread = map(left_alone, self.away.backends())
+        self.outages.forget_unused()
+        unread = map(left_alone, self.outages.backends())
         return (*chosen, *unplaced(run.whole), *unread)
 
     def _failed(self, diagnostics: tuple[Diagnostic, ...]) -> Round:

@@ -23,9 +23,9 @@ from declarative.model.inputs import RankInputs
 from declarative.model.text import clean
 
 if TYPE_CHECKING:
+    from declarative.apply.backend_look import Observation
     from declarative.apply.backends import Backends
     from declarative.apply.graph_walk import ActionResult
-    from declarative.apply.inventory import Seen
     from declarative.apply.retry_schedule import Lack
     from declarative.model.resource import Desired
     from declarative.model.state import Address, State
@@ -135,8 +135,8 @@ class Run(RunOutput):
         self, writer: Writer, requested: frozenset[str] = frozenset(), *, destroy: bool = False
     ) -> Plan:
         """Look at what is there, record what happened by itself, and plan."""
-        from declarative.apply.interrupted import taken_up
-        from declarative.apply.inventory import look
+        from declarative.apply.backend_look import look
+        from declarative.apply.open_intents import taken_up
         from declarative.apply.preflight import foresee
         from declarative.apply.settle import check_vanished, note_lost, settle
         from declarative.planner.hosts import hosts_of
@@ -152,7 +152,7 @@ class Run(RunOutput):
         seen = look(state, backends, hosts=hosts_of(self.desired, state), gpus=gpus)
         self.check_vanished(state, seen)
         settled = settle(writer, backends, seen, self.now, self.note, noting=False)
-        self._taken = taken_up(seen)
+        self._taken = taken_up(seen.resolutions)
         # Gone things are forgotten by now. The plan still gets them, to say why they are made anew.
         gone = {
             a: r for a, r in state.records.items() if a in seen.inventory.gone and a not in settled.records
@@ -191,7 +191,7 @@ class Run(RunOutput):
         """The plan as of now."""
         return plan_at(self.now(), **options)
 
-    def check_vanished(self, state: State, seen: Seen) -> None:
+    def check_vanished(self, state: State, seen: Observation) -> None:
         """`VanishedError` if so much is gone that the user has to confirm it, whatever is planned."""
         from declarative.apply.settle import check_vanished
 
@@ -206,7 +206,7 @@ class Run(RunOutput):
 
     def _refresh_only(self, writer: Writer) -> int:
         """Look, ask, and record what happened by itself; the exit code."""
-        from declarative.apply.inventory import look
+        from declarative.apply.backend_look import look
         from declarative.apply.settle import settle
         from declarative.planner.make import refreshed
 
@@ -292,7 +292,7 @@ class Run(RunOutput):
 
     def _carry_out(self, plan: Plan, writer: Writer, state: State) -> int:
         from declarative.apply.gate import waiting
-        from declarative.apply.interrupted import clear, unwanted
+        from declarative.apply.open_intents import clear, unwanted
 
         self._claim(plan, writer, state)
         if plan.unplaced.refusals and (state.lineage or plan.actions):
@@ -403,8 +403,7 @@ class Run(RunOutput):
         still wait, and why.
         """
         from declarative.apply.gate import Tools, release_all
-        from declarative.apply.interrupted import complete
-        from declarative.apply.run import apply
+        from declarative.apply.run import apply, complete
 
         writer.ensure_lineage()  # the made things carry it
         state = writer.state()

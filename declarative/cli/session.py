@@ -22,8 +22,8 @@ from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, in_
 from declarative.model.record import struct
 
 if TYPE_CHECKING:
-    from declarative.apply.away import Away
     from declarative.apply.backends import Backends
+    from declarative.apply.outages import Outages
     from declarative.language.loader import Loaded, Look
     from declarative.model.manifest import Manifest
     from declarative.model.resource import Desired
@@ -80,7 +80,7 @@ class Session:
         """The loaded project, with schedules applied."""
         self.clock: Callable[[], float] = now
         """Seconds since the epoch, for what a command does."""
-        self.away: Away | None = None
+        self.outages: Outages | None = None
         """The backends that a loop leaves alone."""
         self.warnings: tuple[Diagnostic, ...] = ()
         self._read: tuple[str, ...] = ()
@@ -236,11 +236,11 @@ class Session:
 
     def backends(self, desired: Desired | None, state: State) -> Backends:
         """The providers of this run. Hosts are reached as they are declared now, where they are."""
-        from declarative.apply.answers import on_late
         from declarative.apply.backends import Backends
+        from declarative.apply.parallel import on_late
         from declarative.planner.hosts import hosts_of
 
-        on_late.set(None if self.away else output.say_late)  # a loop tells of them itself
+        on_late.set(None if self.outages else output.say_late)  # a loop tells of them itself
         declared = self._declared
         hosts = hosts_of(declared, state) if declared else ()
         fleets = declared.fleets if declared else {}
@@ -257,7 +257,7 @@ class Session:
             changing=self.state.changing,
             learn=self.state.learn,
             policy=self.policy(),
-            away=self.away,
+            outages=self.outages,
             limits={name: fleet.unreachable_duration.seconds for name, fleet in fleets.items()},
             hard=any(want.spec.isolation == "hard" for want in declared.tasks.values())
             if declared

@@ -134,7 +134,7 @@ NO_CONTRADICTION = ("taken-up", "cleaned-folder")
 
 def _compared(session: Session, state: State, desired: Desired | None) -> list[dict[str, str | None]]:
     """Differences between the records and what the backends report; a backend that cannot be read is one."""
-    from declarative.apply.inventory import look
+    from declarative.apply.backend_look import look
     from declarative.planner.inventory import differences
 
     seen = look(state, session.backends(desired, state), offers=False).inventory

@@ -55,9 +55,9 @@ def status_command(session: Session, as_json: bool, offline: bool, refresh: bool
 
 def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusView:
     """The records and the declaration, with what is observed now."""
-    from declarative.apply.answers import HURRIED
+    from declarative.apply.backend_look import look
     from declarative.apply.hosts import notes_on, survey
-    from declarative.apply.inventory import look
+    from declarative.apply.parallel import HURRIED
     from declarative.model.diagnostic import in_order, located
     from declarative.model.resource import Desired
     from declarative.planner.contact import contact_notes

@@ -166,6 +166,19 @@ class Silence:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """A backend that could not be read, so that a loop leaves it alone. Times are seconds since the epoch."""
+
+    backend: str
+    part: str
+    """The part that cannot be read, such as `offers`; empty for all of it."""
+    since: float
+    until: float
+    """When it is asked again."""
+    why: str
+
+
+@struct(frozen=True, slots=True, kw_only=True)
 class Drain:
     """A user's drain of a node: it takes no new work, and its ranks run on."""
 

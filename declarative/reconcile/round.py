@@ -11,10 +11,10 @@ from dataclasses import field, replace
 from time import gmtime, strftime
 from typing import TypeAlias
 
-from declarative.apply.away import Absence
 from declarative.apply.graph_walk import ActionResult
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.record import struct
+from declarative.model.status import Outage
 from declarative.planner.types import Action, Plan
 from declarative.render.views import StatusView
 
@@ -43,11 +43,11 @@ class Wait:
         return both if self.hint and approve else self.hint or approve
 
 
-def left_alone(found: Absence) -> Wait:
+def left_alone(found: Outage) -> Wait:
     """The part of a backend that the loop leaves alone for now."""
     since = strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(found.since))
     why = f"{found.part} cannot be read since {since}: {found.why}".lstrip()
-    return Wait(address=f"backend/{found.backend}", action="read", why=why, until=found.again)
+    return Wait(address=f"backend/{found.backend}", action="read", why=why, until=found.until)
 
 
 def unplaced(plan: Plan | None) -> Iterator[Wait]:

@@ -23,12 +23,11 @@ from declarative.model.state import (
     readiness_of,
     task_state,
 )
-from declarative.model.status import Drain, NodeState, RankState, RankStatus, Readiness, Silence
+from declarative.model.status import Drain, NodeState, Outage, RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import Health
 from declarative.planner.tasks import outlook
 from declarative.planner.types import ROUNDING, Drift, Spent, held_price, total_price
 from declarative.store.events import Waiting
-from declarative.store.loops import LeftAlone
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -184,7 +183,7 @@ class StatusView:
     """What is not well. In text it is shown at the nodes and hosts, and on stderr."""
     drift: tuple[Drift, ...] = ()
     """What differs from the record. The fields above leave out nodes and ranks that are gone."""
-    left_alone: tuple[LeftAlone, ...] = ()
+    left_alone: tuple[Outage, ...] = ()
     """Backends that a loop leaves alone."""
     limits: tuple[LimitView, ...] = ()
     spent: Spent | None = None

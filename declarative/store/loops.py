@@ -20,6 +20,7 @@ from dataclasses import asdict
 from typing import Any
 
 from declarative.model.record import struct
+from declarative.model.status import Outage
 from declarative.store import lock
 from declarative.store.database import Connection, Database
 from declarative.store.faults import StateError
@@ -144,27 +145,14 @@ def approve(connection: Connection, digest: str, now: float) -> bool:
 # -------------------------------------------------------------------------------- backends left alone
 
 
-@struct(frozen=True, slots=True, kw_only=True)
-class LeftAlone:
-    """A backend that could not be read, so the loop leaves it alone. Times are seconds since the epoch."""
-
-    backend: str
-    part: str
-    """The part that cannot be read, such as `offers`; empty for all of it."""
-    since: float
-    until: float
-    """When it is asked again."""
-    why: str
-
-
-def read_left_alone(connection: Connection) -> tuple[LeftAlone, ...]:
+def read_left_alone(connection: Connection) -> tuple[Outage, ...]:
     """All of them, by name; none where no loop leads."""
     leads = lock.holder(connection, table=LEADER)
     if leads is None or leads.lapsed(connection.database.now(connection)):
         return ()
     rows = connection.select("left_alone", "ORDER BY backend, part")
     return tuple(
-        LeftAlone(
+        Outage(
             backend=str(r.backend),
             part=str(r.part),
             since=number(r.since),
@@ -175,7 +163,7 @@ def read_left_alone(connection: Connection) -> tuple[LeftAlone, ...]:
     )
 
 
-def leave_alone(connection: Connection, found: Sequence[LeftAlone]) -> None:
+def leave_alone(connection: Connection, found: Sequence[Outage]) -> None:
     """Replace the backends that are left alone."""
     connection.execute("DELETE FROM left_alone")
     connection.insert("left_alone", *map(asdict, found))

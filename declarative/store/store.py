@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Address, State
+from declarative.model.status import Outage
 from declarative.planner.types import Spent
 from declarative.store import checksum, events, export, journal, loops, rows, spending, steps
 from declarative.store.check import Held
@@ -34,7 +35,7 @@ from declarative.store.lock import (
     release,
     unlock,
 )
-from declarative.store.loops import Approval, Hook, Leader, LeftAlone
+from declarative.store.loops import Approval, Hook, Leader
 from declarative.store.writer import Writer
 
 T = TypeVar("T")
@@ -207,7 +208,7 @@ class Store:
         return self._ask(loops.read_approvals, (), since=LOOP_SINCE)
 
     @resumed
-    def left_alone(self) -> tuple[LeftAlone, ...]:
+    def left_alone(self) -> tuple[Outage, ...]:
         """The backends that the leading loop leaves alone."""
         return self._ask(loops.read_left_alone, (), since=LEFT_ALONE_SINCE)
 

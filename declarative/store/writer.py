@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from declarative.model.state import Address, Intent, Record, State
-from declarative.model.status import Drain, RankStatus, Readiness
+from declarative.model.status import Drain, Outage, RankStatus, Readiness
 from declarative.store import checksum, events, journal, lock, loops, manual_edits, rows, steps
 from declarative.store.check import Held
 from declarative.store.database import Connection, Database
@@ -23,7 +23,6 @@ from declarative.store.export import OPS
 from declarative.store.faults import Resume, StateError, once, resumed
 from declarative.store.groups import Ending, Groups
 from declarative.store.journal import Permit
-from declarative.store.loops import LeftAlone
 from declarative.store.rename import Names
 from declarative.store.tables import stored
 
@@ -244,7 +243,7 @@ class Writer:
         self._write(lambda connection: loops.await_approval(connection, wanted, self._clock()))
 
     @resumed
-    def leave_alone(self, found: Sequence[LeftAlone]) -> None:
+    def leave_alone(self, found: Sequence[Outage]) -> None:
         """Write down which backends are left alone; see `loops.leave_alone`."""
         self._write(lambda connection: loops.leave_alone(connection, found))
 

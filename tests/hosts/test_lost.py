@@ -102,7 +102,7 @@ def test_the_machine_after_a_silent_one_is_asked_itself(
         background.close()
         assert [seen(60), seen(60)] == ["unreachable"] * 2
         here.step(600)
-        until(lambda: here.rounds.away.list()[0].asked == clock.at)
+        until(lambda: here.rounds.outages.list()[0].until > clock.at)
         done = here.step(1)
         assert {result.id for result in done.results} == {"delete:node/gpu-0", "create:node/gpu-0"}
         assert up() != first

@@ -52,7 +52,7 @@ def test_hosts_that_are_cut_off_are_asked_once_and_then_beside_the_rounds(rack, 
         until(machines[2].answers)
         assert not here.rounds.early()
         clock.at += 30
-        until(lambda: here.rounds.early() and not here.rounds.away.list())
+        until(lambda: here.rounds.early() and not here.rounds.outages.list())
         here.step()
         assert [n.state for n in here.seen().nodes] == ["ready"] * 3
     finally:

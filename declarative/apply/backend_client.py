@@ -136,7 +136,7 @@ def never(_: int) -> bool:
     return False
 
 
-class RenamedBackend:
+class BackendClient:
     """A provider that takes and gives records by their present names; `inventory` and `find` by its own."""
 
     def __init__(

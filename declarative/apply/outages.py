@@ -14,9 +14,9 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
 
-from declarative.apply.answers import begin
+from declarative.apply.parallel import start_calls
 from declarative.model.record import struct
-from declarative.model.status import NodeState, Readiness
+from declarative.model.status import NodeState, Outage, Readiness
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 
 T = TypeVar("T")
@@ -45,48 +45,33 @@ HOST = "host/"
 """The prefix of a part that is a host, or the machine of a node."""
 
 
-@struct(frozen=True, slots=True, kw_only=True)
-class Absence:
-    """A backend, or a part of it, that cannot be read. Times are seconds since the epoch."""
-
-    backend: str
-    part: str = ""
-    since: float
-    asked: float
-    """When it was last known to be away."""
-    again: float
-    """When it is asked again."""
-    why: str
-    hint: str | None = None
-    failures: int = 1
-    """How many times in a row it was asked in vain."""
-    seen: Readiness | None = None
-    """The last readiness of a host; None if unknown."""
-
-    @property
-    def of_host(self) -> bool:
-        """Whether it is one host that is away, and not its backend."""
-        return self.part.startswith(HOST)
-
-
 class _SilentError(TransientError):
     """A host does not answer."""
 
-    def __init__(self, seen: Readiness) -> None:
-        super().__init__(TransientKind.NOT_SENT, seen.reason or "it does not answer")
-        self.seen = seen
+    def __init__(self, readiness: Readiness) -> None:
+        super().__init__(TransientKind.NOT_SENT, readiness.reason or "it does not answer")
+        self.readiness = readiness
 
 
-@struct(slots=True)
+@struct(slots=True, kw_only=True)
 class _Down:
-    absence: Absence
+    """A backend, or a part of it, that is left alone, and how it is asked again."""
+
+    outage: Outage
+    hint: str | None
+    asked: float
+    """When it was last known to be down, seconds since the epoch."""
+    failures: int
+    """How many times in a row it was asked in vain."""
+    readiness: Readiness | None
+    """The last readiness of a host; None if unknown."""
     ask: Callable[[], object]
     longest: float
-    pending: bool = False
+    pending: bool
     used: bool = True
 
 
-class Away:
+class Outages:
     """The memory of unreadable backends from round to round. Safe to use from many threads."""
 
     def __init__(self, clock: Callable[[], float] | None = None, first: float | None = None) -> None:
@@ -100,27 +85,30 @@ class Away:
         self._read: set[tuple[str, str]] = set()
         self._returned = False
 
-    def of(self, backend: str, part: str = "") -> Absence | None:
-        """Whether a backend, or a part of it, is left alone."""
+    def _use(self, backend: str, part: str) -> _Down | None:
         with self._turn:
             down = self._down.get((backend, part))
             if down:
                 down.used = True
-            return down.absence if down else None
+            return down
+
+    def is_down(self, backend: str, part: str = "") -> bool:
+        """Whether a backend, or a part of it, is left alone."""
+        return self._use(backend, part) is not None
 
     def check(self, backend: str, part: str = "") -> None:
         """Raise an error if a backend is left alone. It was not asked, so an immediate retry is no use."""
-        if found := self.of(backend, part):
-            raise PermanentError(PermanentKind.CONFLICT, found.why, hint=found.hint)
+        if down := self._use(backend, part):
+            raise PermanentError(PermanentKind.CONFLICT, down.outage.why, hint=down.hint)
 
-    def list(self) -> tuple[Absence, ...]:
-        """All that are left alone."""
+    def list(self) -> tuple[Outage, ...]:
+        """All that are left alone, single hosts included."""
         with self._turn:
-            return tuple(down.absence for _, down in sorted(self._down.items()))
+            return tuple(down.outage for _, down in sorted(self._down.items()))
 
-    def backends(self) -> tuple[Absence, ...]:
-        """The same without single hosts."""
-        return tuple(found for found in self.list() if not found.of_host)
+    def backends(self) -> tuple[Outage, ...]:
+        """The backends that are left alone, and their parts, without single hosts."""
+        return tuple(outage for outage in self.list() if not outage.part.startswith(HOST))
 
     def forget_unused(self) -> None:
         """Forget those that nobody wanted to read since the last time."""
@@ -205,23 +193,23 @@ class Away:
 
     def last_readiness(self, backend: str, host: str) -> Readiness | None:
         """The last readiness of a host that is left alone; None if it is not left alone."""
-        found = self.of(backend, HOST + host)
-        if found is None:
+        down = self._use(backend, HOST + host)
+        if down is None:
             return None
-        if found.seen is None:
-            return Readiness(state=NodeState.UNKNOWN, reason=found.why)
-        return replace(found.seen, reason=found.why, observed_at=found.asked)
+        if down.readiness is None:
+            return Readiness(state=NodeState.UNKNOWN, reason=down.outage.why)
+        return replace(down.readiness, reason=down.outage.why, observed_at=down.asked)
 
     def failed_twice(self, backend: str, host: str) -> bool:
         """Whether a silent host was asked more than once in a row."""
-        found = self.of(backend, HOST + host)
-        return found is not None and found.failures > 1
+        down = self._use(backend, HOST + host)
+        return down is not None and down.failures > 1
 
     def ask_again(self) -> None:
         """Ask those that are due, and wait for none."""
         now = self._clock()
         with self._turn:
-            due = {n: d for n, d in self._down.items() if not d.pending and d.absence.again <= now}
+            due = {n: d for n, d in self._down.items() if not d.pending and d.outage.until <= now}
             for down in due.values():
                 down.pending = True
         for key, down in due.items():
@@ -242,7 +230,7 @@ class Away:
                 self._took[key] = time.monotonic() - started
             return found
 
-        return begin({key[0]: ask}, lambda _: run())[key[0]]
+        return start_calls({key[0]: ask}, lambda _: run())[key[0]]
 
     def _follow(
         self, key: tuple[str, str], ask: Callable[[], object], future: Future[T], longest: float
@@ -275,19 +263,23 @@ class Away:
         now = self._clock()
         with self._turn:
             before = self._down.get(key)
-            first = before.absence if before else None
-            failures = first.failures + 1 if first else 1
-            absence = Absence(
+            failures = before.failures + 1 if before else 1
+            outage = Outage(
                 backend=key[0],
                 part=key[1],
-                since=first.since if first else now,
-                asked=now,
-                again=now + min(longest, DELAYS[min(failures, len(DELAYS)) - 1]),
-                why=first.why if first else error.summary,  # it is told once
-                hint=first.hint if first else error.hint,
-                failures=failures,
-                seen=error.seen if isinstance(error, _SilentError) else None,
+                since=before.outage.since if before else now,
+                until=now + min(longest, DELAYS[min(failures, len(DELAYS)) - 1]),
+                why=before.outage.why if before else error.summary,  # a loop reports it once
             )
-            self._down[key] = _Down(absence, ask, longest, pending=pending is not None)
+            self._down[key] = _Down(
+                outage=outage,
+                hint=before.hint if before else error.hint,
+                asked=now,
+                failures=failures,
+                readiness=error.readiness if isinstance(error, _SilentError) else None,
+                ask=ask,
+                longest=longest,
+                pending=pending is not None,
+            )
         if pending is not None:
             self._follow(key, ask, pending, longest)

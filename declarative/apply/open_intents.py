@@ -1,15 +1,23 @@
-"""Calls that were cut short: made, changed, gone, or never happened. It asks, and records nothing."""
+"""Intents of commands that were cut short: whether their calls made, changed or deleted something.
+
+This module asks the backends and records nothing (`settle.recover` does). If a create made nothing, what it
+may have left is cleared. Its intent stays open for a while, since its request may still be under way. If it
+made a node, `run.complete` takes the create up, and it ends like any other: once the node runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declarative.apply.backends import host_of
-from declarative.apply.renames import as_recorded, kept, to_make
+from declarative.apply.backend_client import as_recorded, kept, to_make
+from declarative.apply.backends import Backends, host_of
+from declarative.apply.parallel import side_by_side
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.record import struct
+from declarative.model.resource import LOCAL
 from declarative.model.state import (
     MADE_AS,
     Address,
@@ -21,7 +29,8 @@ from declarative.model.state import (
     started_rank,
 )
 from declarative.model.status import RankStatus
-from declarative.provider import Provider, Thing
+from declarative.planner.types import Op, Plan
+from declarative.provider import Provider, ProviderError, Thing
 from declarative.retry import PATIENCE, call
 from declarative.store.check import fault
 
@@ -147,3 +156,36 @@ def _resolve_rank(state: State, intent: Intent, provider: Provider) -> Resolutio
     if status is None:
         return Resolution(intent=intent)
     return Resolution(intent=intent, record=record, status=status)
+
+
+def unwanted(plan: Plan, state: State) -> list[Intent]:
+    """Open creates of nodes that the plan does not make any more."""
+    planned = {action.address for action in plan.actions if action.op is Op.CREATE}
+    if plan.scope.part:
+        planned |= {Address.parse(address) for address in plan.scope.part.left_out}
+    return [
+        intent
+        for intent in state.intents
+        if is_node(intent) and intent.address not in planned and intent.address not in state.records
+    ]
+
+
+def is_node(intent: Intent) -> bool:
+    """Whether it is about making a node: other things are made by one request."""
+    return intent.op == "create" and intent.address.kind == "node"
+
+
+def clear(backends: Backends, intents: Sequence[Intent]) -> None:
+    """Clear up after them, as far as their backends can be asked."""
+
+    def one(intent: Intent) -> None:
+        with contextlib.suppress(ProviderError):  # it is tried again by the next command
+            found = backends.get(intent.backend or LOCAL)
+            call(lambda: found.clear(intent.address, intent.token, intent.inputs), policy=PATIENCE)
+
+    side_by_side(intents, one)
+
+
+def taken_up(resolutions: Iterable[Resolution]) -> dict[Address, str]:
+    """The nodes that were found to be made, by the tokens of their creates."""
+    return {r.intent.address: r.intent.token for r in resolutions if r.record and is_node(r.intent)}
