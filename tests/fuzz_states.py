@@ -25,13 +25,13 @@ from typing import Any
 import click
 
 from declarative.cli import cli
-from declarative.cli.errors import Failed
+from declarative.cli.options import state_errors
 from declarative.cli.plan import compute
-from declarative.cli.session import Session, state_errors
 from declarative.cli.status import gather
+from declarative.converge.project import ProjectSession
 from declarative.language.loader import Loaded
 from declarative.model.codes import CODES
-from declarative.model.diagnostic import Diagnostic
+from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.state import Address, token
 from declarative.render.data import plan_json, status_json, to_json
 from declarative.render.diagnostics import diagnostics_text
@@ -186,8 +186,8 @@ class Tried:
     def url(self) -> str:
         return f"sqlite:///{self.database}"
 
-    def session(self, url: str) -> Session:
-        return Session(self.folder, url, (), ())
+    def session(self, url: str) -> ProjectSession:
+        return ProjectSession(self.folder, url, (), ())
 
     def run(self, *args: str) -> str:
         """A whole command; what it printed."""
@@ -216,7 +216,7 @@ class Tried:
                 session.close()
                 view = state_errors(gather)(session, offline=True)
                 shown += status_text(view, color=False, width=100) + to_json(status_json(view))
-        except Failed as error:
+        except InvalidError as error:
             found = error.diagnostics
         finally:
             session.close()

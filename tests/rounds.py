@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from declarative.cli.rounds import Rounds
-from declarative.cli.session import Allowed, Session
+from declarative.converge.project import CallerPermissions, ProjectSession
 from declarative.model.resource import Desired
 from declarative.planner.inventory import effective
 from declarative.planner.limits import limited
@@ -59,8 +59,8 @@ class Here:
 
     def __init__(self, directory: Path, clock: Clock, state: str | None = None) -> None:
         self.clock = clock
-        allowed = Allowed(paths=("/",), variables=("FLEETFORM_TEST_*",))
-        self.session = Session(directory, state, (), (), allowed=allowed)
+        allowed = CallerPermissions(paths=("/",), variables=("FLEETFORM_TEST_*",))
+        self.session = ProjectSession(directory, state, (), (), allowed=allowed)
         self.session.clock = self.session.state.clock = clock
         self.rounds = Rounds(self.session, OPTIONS, Stop())
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from declarative.cli.errors import Failed
 from declarative.cli.run import MOST_DIFFERENCES, Run
 from declarative.model.blocks import Shape
+from declarative.model.diagnostic import InvalidError
 from declarative.model.inputs import OfferInputs
 from declarative.model.state import RETRIES, State
 from declarative.planner.approval import (
@@ -333,7 +333,7 @@ def refused(plan: Plan, expect: PlanDigest | None) -> list[Any]:
     run.options = {"expect": expect}
     try:
         run._check_expected(plan, State())
-    except Failed as failed:
+    except InvalidError as failed:
         return list(failed.diagnostics)
     return []
 

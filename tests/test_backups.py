@@ -7,8 +7,8 @@ import stat
 import pytest
 
 from declarative import store
-from declarative.cli import state_access
-from declarative.cli.errors import Failed
+from declarative.converge import state_access
+from declarative.model.diagnostic import InvalidError
 from declarative.store.backup import KEPT, keep_before
 from tests.cli import fleet, task, volume
 
@@ -127,7 +127,7 @@ def test_a_database_that_is_away_is_waited_for_before_a_command_that_writes(
         access.open(None, write=True)
         access.close()
     else:
-        with pytest.raises(Failed):
+        with pytest.raises(InvalidError):
             access.open(None)
     assert len(tries) == (3 if write else 1)
     said = "waiting up to 60 s: the state's database cannot be reached\n"

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from declarative.cli.session import now
 from tests.cli import Project, fleet, hold, lines, task, until
 from tests.rounds import Clock, Here
 from tests.test_schedules import hours
@@ -100,7 +99,7 @@ def test_stop_of_what_was_never_declared_or_applied_is_an_error(project: Project
 @pytest.mark.parametrize("first", [False, True])
 def test_a_scheduled_task_does_not_start_any_more(project: Project, first: bool):
     """Whether it has run before or not."""
-    clock, ran = Clock(now()), project.path / "ran"
+    clock, ran = Clock(), project.path / "ran"
     project.declare(fleet(nodes=1), task("nightly", f"echo >> {ran}", schedule=hours(clock, 1, None)))
     here = Here(project.path, clock)
     here.step()

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from declarative.cli.actor import is_changed
-from declarative.cli.errors import Failed
 from declarative.cli.run import Run
-from declarative.cli.state_access import StateAccess
-from declarative.model.diagnostic import Span
+from declarative.converge.actor import is_changed
+from declarative.converge.state_access import StateAccess
+from declarative.model.diagnostic import InvalidError, Span
 from declarative.model.state import State
 from declarative.planner.types import Op
 from tests.cli import Project, fleet, on_terminal
@@ -332,7 +331,7 @@ def test_a_state_is_that_of_the_project_that_named_it(tmp_path, capsys, name, ow
             said = capsys.readouterr().err
             assert (said != "") == foreign
             assert not foreign or (said.startswith(f"warning: {summary}; "), refuse) == (True, False)
-        except Failed as failed:
+        except InvalidError as failed:
             (found,) = failed.diagnostics
             assert (foreign, refuse, found.code, found.summary) == (True, True, "other-project", summary)
     access._check_project(None, store, refuse=True)
@@ -354,7 +353,7 @@ def test_offline_only_a_state_in_the_project_is_read_unless_the_user_named_it(tm
     found = None
     try:
         StateAccess(tmp_path, None)._check_within(url)
-    except Failed as failed:
+    except InvalidError as failed:
         found = failed.diagnostics[0].code
     assert found == code
     StateAccess(tmp_path, url)._check_within(url)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from declarative.cli import apply
-from declarative.cli.errors import Failed
-from declarative.cli.state_access import DEFAULT_STATE, StateAccess
+from declarative.converge.state_access import DEFAULT_STATE, StateAccess
+from declarative.model.diagnostic import InvalidError
 from declarative.model.manifest import Entry, Manifest
 from declarative.model.state import Address, Record, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
@@ -195,7 +195,7 @@ def saved_in(directory: Path, *, lineage: str | None = None, serial: int = 0, **
 
 
 def refusal(check: Any, *args: Any) -> Any:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(InvalidError) as failed:
         check(*args)
     (found,) = failed.value.diagnostics
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative.cli.actor import who
+from declarative.converge.actor import who
 from declarative.model.state import Address
 from declarative.store import journal, open_store
 from declarative.store.database import Connection

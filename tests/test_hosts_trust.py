@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from declarative.cli import cli, project_files
 from declarative.cli import hosts as command
 from declarative.cli.errors import Failed
-from declarative.cli.session import Session
+from declarative.converge.project import ProjectSession
 from declarative.model.status import HostRefusal, NodeState, Readiness
 from declarative.render.diagnostics import diagnostics_text
 from tests.test_host_keys import KEY, OTHER
@@ -53,7 +53,7 @@ def trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trust:
 
         backend = SimpleNamespace(look=lambda asked: {key: seen(fields) for key, fields in asked.items()})
         backends = SimpleNamespace(get=lambda _: backend)
-        monkeypatch.setattr(Session, "backends", lambda *_: backends)
+        monkeypatch.setattr(ProjectSession, "backends", lambda *_: backends)
         line = ["-C", str(tmp_path), "hosts", "trust", "--auto-approve", *words]
         done = CliRunner().invoke(cli, line, standalone_mode=False)
         found = done.exception.diagnostics if isinstance(done.exception, Failed) else ()

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.cli import cli
 from declarative.cli import run as cli_run
-from declarative.cli import session as cli_session
+from declarative.converge import project as project_session
 from declarative.model.spec.reconcile import Cause
 from declarative.model.status import RankState
 from declarative.planner.approval import approval_of, differences
@@ -138,7 +139,7 @@ def test_a_plan_that_waited_at_the_prompt_stops_nothing_that_it_let_run_on(
     def confirm(*_: Any, **__: Any) -> None:
         clock.at += 3 * HOUR
 
-    monkeypatch.setattr(cli_session, "now", clock)
+    monkeypatch.setattr(project_session, "time", SimpleNamespace(time=clock))
     try:
         project.declare(fleet(nodes=1), task("long", "sleep 4321"))
         project.apply()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from declarative.cli.session import Allowed
+from declarative.converge.project import CallerPermissions
 from declarative.language.loader.project import find_policy, read_policy
 from declarative.model.diagnostic import InvalidError
 from declarative.model.schema import BadValueError
@@ -286,7 +286,7 @@ def test_what_is_allowed_adds_up(tmp_path: Path) -> None:
     """What the policy allows any driver, and what the caller does."""
     policy = tmp_path / "policy.yaml"
     policy.write_text("more_variables: [SHARED]\npaths: [/etc/keys]\n")
-    both = Allowed(paths=("/home/keys",), variables=("MINE",)).with_policy(
+    both = CallerPermissions(paths=("/home/keys",), variables=("MINE",)).with_policy(
         read_policy({"FLEETFORM_POLICY": str(policy)})
     )
     assert (both.more_variables, both.paths) == (("SHARED", "MINE"), ("/etc/keys", "/home/keys"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -472,6 +473,7 @@ def test_a_task_that_another_command_starts_again_first_is_followed_on(monkeypat
     said = []
     run: Any = SimpleNamespace(
         plan=None,
+        now=time.time,
         lacking={},
         unstarted={},
         say_waits=lambda _: None,

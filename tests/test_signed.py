@@ -17,8 +17,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from declarative.cli.apply import signers
-from declarative.cli.errors import Failed
 from declarative.cli.plan_files import _signed, _string, check, keys_of, sign
+from declarative.model.diagnostic import InvalidError
 from declarative.model.spec.policy import PlanKey
 from tests.cli import Project, fleet, task
 from tests.test_e2e_saved import refused, seal
@@ -188,7 +188,7 @@ def test_the_policy_says_who_has_to_sign_before_the_option_and_the_variable(
     ("given", "why"), [("/none/a.pub", "No such file or directory"), ("a\0b", "it is not the name of a file")]
 )
 def test_keys_that_cannot_be_read(given: str, why: str) -> None:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(InvalidError) as caught:
         keys_of(given)
     assert caught.value.diagnostics[0].summary == f"the keys that may sign plans cannot be read: {why}"
 
@@ -257,7 +257,7 @@ def by_algorithm(name: bytes) -> bytes:
 )
 def test_what_is_no_signature_is_named_as_what_it_is(tmp_path, signature, why) -> None:
     (tmp_path / "p.plan.sig").write_bytes(signature)
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(InvalidError) as caught:
         check(str(tmp_path / "p.plan"), PLAN, [public_of(KEY)])
     assert caught.value.diagnostics[0].summary.endswith(f"is not the signature of a plan: {why}")
 
@@ -270,7 +270,7 @@ def test_a_signature_by_either_hash_holds(tmp_path) -> None:
 
 def test_a_signature_that_cannot_be_read_is_an_error(tmp_path) -> None:
     (tmp_path / "p.plan.sig").symlink_to("p.plan.sig")
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(InvalidError) as caught:
         check(str(tmp_path / "p.plan"), PLAN, [public_of(KEY)])
     assert "cannot be read: Too many levels of symbolic links" in caught.value.diagnostics[0].summary
 
@@ -285,6 +285,6 @@ def test_no_signature_holds_that_was_changed(tmp_path_factory, at, change, cut) 
     changed = BLOB[:at] if cut else BLOB[:at] + bytes([BLOB[at] ^ change]) + BLOB[at + 1 :]
     for blob in (changed, BLOB + bytes([change])):
         Path(name + ".sig").write_bytes(armored(blob))
-        with pytest.raises(Failed) as caught:
+        with pytest.raises(InvalidError) as caught:
             check(name, PLAN, [public_of(KEY)])
         assert [d.code for d in caught.value.diagnostics] == ["plan-signature"]

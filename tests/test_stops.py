@@ -17,7 +17,7 @@ from declarative.apply.stops import START_LIMIT, gang_stops, half_started, stop_
 from declarative.apply.watch import stop_task
 from declarative.cli import cli
 from declarative.cli.nodes import _report_stop
-from declarative.cli.session import Session
+from declarative.converge.project import ProjectSession
 from declarative.model.resource import TaskWant
 from declarative.model.spec import Task
 from declarative.model.state import SILENT, STARTED, STOPPED, Address, Intent, Record, State
@@ -280,7 +280,7 @@ def test_a_stop_says_what_became_of_the_task_and_what_may_go_on(
     others = (asked("update", "rank/job-0"), asked("create", "rank/jobs-0"))
     start = (asked("create", "rank/job-7"),) if unknown else ()
     state = replace(gang(*states), intents=(*others, *start))
-    assert _report_stop(state, "job", {}, want) == [*going, *(str(i.address) for i in start)]
+    assert _report_stop(state, "job", {}, want, 0.0) == [*going, *(str(i.address) for i in start)]
     screen = capsys.readouterr()
     assert screen.out == printed
     assert [line for line in screen.err.splitlines() if "fleetform st" in line] == screen.err.splitlines()
@@ -304,7 +304,7 @@ def test_a_stop_has_the_cloud_end_a_node_that_is_given_up(
         writer.note({NODE: {SILENT: 0.0}})
     site.market.states = {"gpu-0": Readiness(state=NodeState.UNREACHABLE, observed_at=site.time)}
     (tmp_path / "main.yaml").write_text(json.dumps({"type": "task", "name": "job", "commands": ["true"]}))
-    monkeypatch.setattr(Session, "backends", lambda *_: site.backends(desired))
+    monkeypatch.setattr(ProjectSession, "backends", lambda *_: site.backends(desired))
     monkeypatch.setattr(site.market, "offers", lambda: pytest.fail("a stop needs no offers"))
     done = CliRunner().invoke(cli, ["-C", str(tmp_path), "stop", "job", "--state", site.url])
     assert (done.exit_code, done.stdout) == (0, "task/job is lost.\n"), done.output

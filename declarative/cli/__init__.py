@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from declarative import __version__
+from declarative.model.diagnostic import InvalidError
 
 COMMANDS: dict[str, str] = {
     "init": "write a first project that plans at once",
@@ -121,8 +122,13 @@ class Commands(CommandGroup):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _reader():
-            return super().invoke(ctx)
+        try:
+            with _reader():
+                return super().invoke(ctx)
+        except InvalidError as error:
+            from declarative.cli.errors import Failed
+
+            raise Failed(error) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -18,25 +18,29 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from click.core import ParameterSource
 
-from declarative.cli.errors import Failed, failed
 from declarative.cli.options import (
     apply_options,
     approve_option,
+    check_refresh,
     effort_option,
     examples,
     json_option,
     lock_option,
     new_state_option,
     part_options,
+    project_command,
     refresh_option,
     replace_option,
     reuse_option,
     unplaced_option,
 )
+from declarative.cli.output import say
 from declarative.cli.reports import kept_text, protected, say_kept
 from declarative.cli.run import Run
-from declarative.cli.session import Session, allowing, check_refresh, check_requested, project_command
-from declarative.cli.state_access import DEFAULT_STATE, StateAccess
+from declarative.converge.project import ProjectSession
+from declarative.converge.selection import allowing, check_requested
+from declarative.converge.state_access import DEFAULT_STATE, StateAccess
+from declarative.model.diagnostic import InvalidError, failed
 
 if TYPE_CHECKING:
     from declarative.model.resource import Desired
@@ -65,10 +69,10 @@ SENSIBLE = frozenset(
 """Options of `apply` that a saved plan allows. All others change what is planned, which is settled."""
 
 
-def signers(session: Session, given: str | None) -> Collection[PlanKey] | None:
+def signers(session: ProjectSession, given: str | None) -> Collection[PlanKey] | None:
     """The keys that may sign plans, by the operator's policy, else by the caller; None if none is needed.
 
-    An empty variable is not a permission: `Failed`, as for any text that is not a key.
+    An empty variable is not a permission: `InvalidError`, as for any text that is not a key.
     """
     from declarative.cli.plan_files import VARIABLE, keys_of
 
@@ -80,7 +84,7 @@ def signers(session: Session, given: str | None) -> Collection[PlanKey] | None:
 
 
 def check_options() -> None:
-    """`Failed` for options that have no effect on a saved plan."""
+    """`InvalidError` for options that have no effect on a saved plan."""
     ctx = click.get_current_context()
     given = [
         max(p.opts, key=len)
@@ -100,7 +104,7 @@ def check_options() -> None:
 class SavedRun(Run):
     """One apply of a saved plan."""
 
-    def __init__(self, session: Session, saved: Saved, options: Mapping[str, Any]) -> None:
+    def __init__(self, session: ProjectSession, saved: Saved, options: Mapping[str, Any]) -> None:
         from declarative.model.resource import Desired
         from declarative.model.spec import Project
 
@@ -142,13 +146,13 @@ class SavedRun(Run):
             backends, state = self._renamed(_renames(plan, settled))
         seen = look(state, backends, hosts=hosts_of_plan(plan), offers=bool(facts.offers))
         known = set(plan.diagnostics)
-        self.session.say(tuple(d for d in seen.inventory.diagnostics if d not in known))
+        say(tuple(d for d in seen.inventory.diagnostics if d not in known))
         changed = (
             *differences(facts, again(plan, facts, state, seen.inventory), seen.inventory.readiness),
             *stopped_by_now(plan, effective(state, seen.inventory), self.now()),
         )
         if changed:
-            raise Failed(changed)
+            raise InvalidError(changed)
         if not self.options["accept_vanished"]:
             check_vanished(state, seen.inventory, plan.actions)
         if plan.scope.moved:
@@ -162,22 +166,22 @@ class SavedRun(Run):
 
 
 def _renames(plan: Plan, state: State) -> Declared:
-    """The state after the plan's renames; `Failed` if the plan was made from another state."""
+    """The state after the plan's renames; `InvalidError` if the plan was made from another state."""
     from declarative.model.spec.project import Moved, Moves
     from declarative.store.rename import as_declared
 
     renames = as_declared(state, Moves(Moved(move.source, move.target) for move in plan.scope.moved), {})
     if renames.diagnostics:
-        raise Failed(renames.diagnostics)
+        raise InvalidError(renames.diagnostics)
     if renames.moved != plan.scope.moved:
         summary = "what is recorded under names that the plan changes is not what it was"
         raise failed("plan-outdated", summary, "plan again: `fleetform plan --out FILE`")
     return renames
 
 
-def _check_place(session: Session, saved: Saved, desired: Desired) -> Name | None:
-    """The name of the state's project; `Failed` if it is not the state that the plan was made of. Reads, and
-    makes nothing.
+def _check_place(session: ProjectSession, saved: Saved, desired: Desired) -> Name | None:
+    """The name of the state's project; `InvalidError` if it is not the state that the plan was made of.
+    Reads, and makes nothing.
     """
     url = session.state.url(desired)
     probe = StateAccess(session.directory, session.state.named, session.policy)
@@ -198,8 +202,8 @@ def _check_place(session: Session, saved: Saved, desired: Desired) -> Name | Non
     return cast("Name | None", project)
 
 
-def _check_files(session: Session, saved: Saved) -> None:
-    """`Failed` if a file that a rank gets has changed: checked before anything is done."""
+def _check_files(session: ProjectSession, saved: Saved) -> None:
+    """`InvalidError` if a file that a rank gets has changed: checked before anything is done."""
     from declarative.apply.bundles import changed_files, named
 
     found = {f for manifest in saved.files.values() for f in changed_files(session.directory, manifest)}
@@ -213,7 +217,7 @@ def _place(url: str, directory: Path) -> str:
     return url if path == url else str(directory / path)
 
 
-def _check_record(session: Session, saved: Saved, state: State) -> None:
+def _check_record(session: ProjectSession, saved: Saved, state: State) -> None:
     from dataclasses import replace
 
     from declarative.planner.assumptions import record_difference
@@ -223,7 +227,7 @@ def _check_record(session: Session, saved: Saved, state: State) -> None:
         return
     if found.code == "plan-other-state" and str(session.directory.resolve()) != saved.directory:
         found = replace(found, hint=_elsewhere(saved))
-    raise Failed((found,))
+    raise InvalidError((found,))
 
 
 def _elsewhere(saved: Saved) -> str:
@@ -282,7 +286,7 @@ ELSEWHERE = (
 @json_option
 @lock_option
 @project_command
-def apply_command(session: Session, *, file: str | None, **options: Any) -> int:
+def apply_command(session: ProjectSession, *, file: str | None, **options: Any) -> int:
     """Converge: create, change and delete until everything is as declared.
 
     Shows the plan and asks first. Exits 0, 1 on errors, 3 if a task cannot be placed (and does nothing
@@ -312,7 +316,7 @@ def apply_command(session: Session, *, file: str | None, **options: Any) -> int:
         return code
 
 
-def _declared(session: Session, options: Mapping[str, Any]) -> Run:
+def _declared(session: ProjectSession, options: Mapping[str, Any]) -> Run:
     """An apply of what the YAML declares."""
     if options["signed_by"] is not None:
         raise failed("usage", "`--signed-by` is about a saved plan", "name its file: `fleetform apply FILE`")
@@ -330,7 +334,7 @@ def _declared(session: Session, options: Mapping[str, Any]) -> Run:
         return session.load(look="contents").desired
 
     desired = read()
-    session.say(session.warnings)
+    say(session.warnings)
     check_requested(options["requested"], desired)
     if options["expect"] is not None:
         _check_state_outlives_job(session, desired)
@@ -339,8 +343,8 @@ def _declared(session: Session, options: Mapping[str, Any]) -> Run:
     return run
 
 
-def _check_state_outlives_job(session: Session, desired: Desired) -> None:
-    """`Failed` in a CI job without a named state: the file would go with the runner, or be empty on it."""
+def _check_state_outlives_job(session: ProjectSession, desired: Desired) -> None:
+    """Refuse a CI job without a named state: the file would go with the runner, or be empty on it."""
     in_job = os.environ.get("GITHUB_ACTIONS") or os.environ.get("GITLAB_CI")
     if in_job and not session.state.named and not desired.project.state:
         hint = (
@@ -350,7 +354,7 @@ def _check_state_outlives_job(session: Session, desired: Desired) -> None:
         raise failed("runner-state", "the state would be a file in this job's folder", hint)
 
 
-def _saved(session: Session, file: str, options: Mapping[str, Any]) -> Run:
+def _saved(session: ProjectSession, file: str, options: Mapping[str, Any]) -> Run:
     """An apply of a saved plan."""
     from declarative.cli.plan_files import read
 
@@ -368,7 +372,7 @@ def _saved(session: Session, file: str, options: Mapping[str, Any]) -> Run:
 @json_option
 @lock_option
 @project_command
-def destroy_command(session: Session, *, orphans: bool, **options: Any) -> int:
+def destroy_command(session: ProjectSession, *, orphans: bool, **options: Any) -> int:
     """Stop all tasks and delete all nodes and volumes, except those with `prevent_destroy`: in the present
     YAML, or at the last apply if the YAML does not have them any more.
 
@@ -378,7 +382,7 @@ def destroy_command(session: Session, *, orphans: bool, **options: Any) -> int:
     from declarative.model.resource import Desired
 
     nothing = _nothing(session)
-    session.say(session.warnings)
+    say(session.warnings)
     with Run(session, nothing, "destroy", options) as run:
         run.read = partial(_nothing, session)
         if orphans:
@@ -394,7 +398,7 @@ def destroy_command(session: Session, *, orphans: bool, **options: Any) -> int:
         return code
 
 
-def _nothing(session: Session) -> Desired:
+def _nothing(session: ProjectSession) -> Desired:
     """What `destroy` leaves: nothing but what the files protect, if there are any."""
     from declarative.model.resource import Desired
 

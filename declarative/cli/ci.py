@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from declarative.cli import CommandGroup
-from declarative.cli.errors import Failed, failed
-from declarative.cli.options import examples
+from declarative.cli.options import examples, project_command
 from declarative.cli.reports import BEGINS
-from declarative.cli.session import Session, project_command
+from declarative.converge.project import ProjectSession
+from declarative.model.diagnostic import InvalidError, failed
 from declarative.model.text import clean
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def comment(report: Path, data: Path | None, name: str, request: int | None) -> 
             sys.stderr.write("no pull request belongs to this job: nothing is commented\n")
             return 0
         where = forge.write(number, body, _ours(forge, number, name))
-    except Failed as error:
+    except InvalidError as error:
         if error.diagnostics[0].code != "forge-denied":
             raise
         sys.stderr.write(f"not commented: {clean(error.diagnostics[0].summary)}\n")
@@ -99,7 +99,7 @@ def comment(report: Path, data: Path | None, name: str, request: int | None) -> 
 @name_option
 @request_option
 @project_command
-def approved(session: Session, *, out: Path, name: str, request: int | None) -> int:
+def approved(session: ProjectSession, *, out: Path, name: str, request: int | None) -> int:
     """Fetch the plan that was shown on the pull request that brought this commit, for `apply --expect`.
 
     Plans of pull requests since the last apply, whose jobs were dropped or failed, go into FILE.0000,
@@ -133,11 +133,11 @@ def approved(session: Session, *, out: Path, name: str, request: int | None) -> 
     return 0
 
 
-def since_last_apply(session: Session) -> list[str]:
+def since_last_apply(session: ProjectSession) -> list[str]:
     """The commits from the last one without a failed step on, the oldest first, without that of this job.
 
     A CI system keeps one waiting job and drops the others, so several merges may be carried out by one job.
-    `Failed` if a later commit than this job's was applied: its job is an old one.
+    `InvalidError` if a later commit than this job's was applied: its job is an old one.
     """
     here = session.origin(None).commit
     loaded = session.load_if_any()
@@ -164,7 +164,7 @@ def since_last_apply(session: Session) -> list[str]:
     return [last, *(commit for commit in commits.split() if commit != here)]
 
 
-def _git(session: Session, *words: str) -> str | None:
+def _git(session: ProjectSession, *words: str) -> str | None:
     """What git says, without running anything that the repository names; None if it refuses."""
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *words]
     try:
@@ -209,7 +209,7 @@ def _ours(forge: Forge, request: int, name: str) -> Comment | None:
 
 
 def _body(report: Path, name: str) -> str:
-    """The report under the mark by which it is found again; `Failed` if the file is not a report."""
+    """The report under the mark by which it is found again; `InvalidError` if the file is not a report."""
     if name and not _NAME.fullmatch(name):
         raise failed("usage", f"`--name {name}` is no name", "write letters, digits, blanks and `.-_/`")
     text = report.read_text(encoding="utf-8", errors="replace") if report.stat().st_size < MOST_BYTES else ""

@@ -7,29 +7,25 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise, takewhile
-from typing import Any, Literal
+from typing import Any
 
 import click
 
-from declarative.model.diagnostic import Diagnostic, suggest
+from declarative.model.diagnostic import InvalidError, failed, suggest
 
 STREAMING = ("apply", "destroy", "reconcile")
 """Commands whose `--json` is a line for each event."""
 
 
 class Failed(click.ClickException):
-    """An error with its diagnostics; shown as text on stderr, or as the command's JSON."""
+    """An `InvalidError` as it is shown: text on stderr, or the JSON of the command `json_of`."""
 
     exit_code = 1
 
-    def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
-        super().__init__("; ".join(d.summary for d in diagnostics))
-        self.diagnostics = diagnostics
-        self.form: Literal["text", "object", "event"] = "text"
-
-    def use_json(self, command: str | None) -> None:
-        """Show it as the JSON of this command."""
-        self.form = "event" if command in STREAMING else "object"
+    def __init__(self, error: InvalidError, json_of: str | None = None) -> None:
+        super().__init__(str(error))
+        self.diagnostics = error.diagnostics
+        self.json_of = json_of
 
     def show(self, file: Any = None) -> None:
         from declarative.render.data import diagnostics_json, to_event, to_json
@@ -39,18 +35,13 @@ class Failed(click.ClickException):
         locked = any(d.code == "locked" for d in self.diagnostics)
         result = "locked" if locked else "error"
         data = {"result": result, "diagnostics": diagnostics_json(self.diagnostics)}
-        if self.form == "object":
-            sys.stdout.write(to_json(data))
-        elif self.form == "event":
-            sys.stdout.write(to_event({"event": "error", **data}) + "\n")
-        else:
+        if self.json_of is None:
             stream = file or sys.stderr
             stream.write(diagnostics_text(self.diagnostics, color=use_color(stream, os.environ)))
-
-
-def failed(code: str, summary: str, hint: str | None = None) -> Failed:
-    """One error without a position."""
-    return Failed((Diagnostic(code=code, summary=summary, hint=hint),))
+        elif self.json_of in STREAMING:
+            sys.stdout.write(to_event({"event": "error", **data}) + "\n")
+        else:
+            sys.stdout.write(to_json(data))
 
 
 # ------------------------------------------------------------------------ mistakes in the command line
@@ -180,10 +171,7 @@ def usage(error: click.UsageError, typed: Sequence[str]) -> Failed:
     elif summary.startswith("got unexpected extra argument"):
         hint = FILES.get(command or "")
     hint = hint or f"`{ctx.command_path if ctx else 'fleetform'} --help` shows what can be written"
-    shown = failed("usage", summary, hint)
-    if _is_for_programs(words):
-        shown.use_json(command)
-    return shown
+    return Failed(failed("usage", summary, hint), (command or "") if _is_for_programs(words) else None)
 
 
 def _is_for_programs(words: Sequence[str]) -> bool:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from declarative.cli.errors import Failed, failed
-from declarative.cli.options import examples, json_option
-from declarative.cli.output import emit_text, out_style, pause
-from declarative.cli.session import Session, project_command
-from declarative.cli.state_access import of_state
-from declarative.model.diagnostic import Diagnostic
+from declarative.cli.options import declared, examples, json_option, project_command
+from declarative.cli.output import emit_text, out_style, pause, say
+from declarative.converge.project import ProjectSession
+from declarative.converge.state_access import of_state
+from declarative.model.diagnostic import Diagnostic, InvalidError, failed
 
 if TYPE_CHECKING:
     from declarative.model.resource import Desired
@@ -35,7 +34,7 @@ DRIVER = "notify"
 """The name of webhooks in the policy: variables for them begin with NOTIFY_."""
 
 
-def targets(session: Session) -> tuple[list[Webhook], tuple[Diagnostic, ...]]:
+def targets(session: ProjectSession) -> tuple[list[Webhook], tuple[Diagnostic, ...]]:
     """The usable webhooks, and what the others lack."""
     from declarative.serve.webhooks import Webhook
 
@@ -53,7 +52,7 @@ def targets(session: Session) -> tuple[list[Webhook], tuple[Diagnostic, ...]]:
                 raise failed(
                     "bad-credential", summary, "use `https://…`; see `endpoints` in docs/security.md"
                 )
-        except Failed as error:
+        except InvalidError as error:
             faults += error.diagnostics
         else:
             found.append(Webhook(hook, url, secret))
@@ -73,20 +72,20 @@ def _value(variable: str, name: str, refused: str | None) -> str:
 
 
 @contextmanager
-def _going_on(session: Session, say: Callable[[tuple[Diagnostic, ...]], None]) -> Iterator[None]:
+def _going_on(session: ProjectSession, say: Callable[[tuple[Diagnostic, ...]], None]) -> Iterator[None]:
     """A state that is away ends neither the loop nor the thread beside it: both try again."""
     from declarative.store import StateError
 
     try:
         yield
-    except Failed as error:
+    except InvalidError as error:
         say(error.diagnostics)
     except StateError as error:
         say(of_state(error, session.directory).diagnostics)
 
 
 @contextmanager
-def notifying(session: Session) -> Iterator[Callable[[Round], None]]:
+def notifying(session: ProjectSession) -> Iterator[Callable[[Round], None]]:
     """Deliver events to the webhooks while this loop leads. The result is an observer of rounds."""
     from declarative.serve.webhooks import Announcer, Deliveries
 
@@ -95,22 +94,22 @@ def notifying(session: Session) -> Iterator[Callable[[Round], None]]:
     leads, over = threading.Event(), threading.Event()
     shown: set[Diagnostic] = set()
 
-    def say(faults: tuple[Diagnostic, ...]) -> None:
-        session.say(tuple(f for f in faults if f not in shown))
+    def say_new(faults: tuple[Diagnostic, ...]) -> None:
+        say(tuple(f for f in faults if f not in shown))
         shown.update(faults)
 
     def observe(done: Round) -> None:
         (leads.set if done.held else leads.clear)()
         if done.plan is not None or done.errors:
-            with _going_on(session, say):
+            with _going_on(session, say_new):
                 announcer.observe(done)
 
     def tick() -> None:
         hooks = session.current.project.notify
         if leads.is_set() and hooks:
-            with _going_on(session, say):
+            with _going_on(session, say_new):
                 found, faults = targets(session)
-                say(faults)
+                say_new(faults)
                 deliveries.tick(found, {hook.name for hook in hooks})
 
     def run() -> None:
@@ -128,12 +127,12 @@ def notifying(session: Session) -> Iterator[Callable[[Round], None]]:
         deliveries.close()
 
 
-def deliver_once(session: Session, store: Store) -> bool:
+def deliver_once(session: ProjectSession, store: Store) -> bool:
     """Deliver to all webhooks all events that they lack; whether each has all of them."""
     from declarative.serve.webhooks import deliver
 
     found, faults = targets(session)
-    session.say(faults)
+    say(faults)
     store.keep_hooks(hook.name for hook in session.current.project.notify)
     failures: dict[str, str] = {}
 
@@ -193,7 +192,12 @@ MOST_DIGITS = 18
 @json_option
 @partial(project_command, short_names=())  # `-f` follows
 def events_command(
-    session: Session, since: str | None, types: tuple[str, ...], follow: bool, deliver: bool, as_json: bool
+    session: ProjectSession,
+    since: str | None,
+    types: tuple[str, ...],
+    follow: bool,
+    deliver: bool,
+    as_json: bool,
 ) -> int:
     """Print what happened, oldest first: things made and deleted, states of nodes, ranks and tasks, and what
     users did.
@@ -208,7 +212,7 @@ def events_command(
     if deliver:
         with session.state.write_anew(session.load().desired) as store:
             return 0 if deliver_once(session, store) else 1
-    desired = session.declared(warn=not as_json)
+    desired = declared(session, warn=not as_json)
     cursor = _start(session, desired, since)
     while True:
         with session.state.read_anew(desired) as store:
@@ -224,7 +228,7 @@ def events_command(
 
 
 def _check_types(types: Sequence[str]) -> None:
-    """`Failed` for a pattern that matches no type of events."""
+    """`InvalidError` for a pattern that matches no type of events."""
     from declarative.model.schema.marks import BadValueError
     from declarative.model.spec.reconcile import EventPattern
 
@@ -239,7 +243,7 @@ def _is_wanted(event: Event, types: Sequence[str]) -> bool:
     return not types or any(fnmatchcase(event.type, pattern) for pattern in types)
 
 
-def _start(session: Session, desired: Desired | None, since: str | None) -> int:
+def _start(session: ProjectSession, desired: Desired | None, since: str | None) -> int:
     """The cursor to begin after. Warns if events after it are gone."""
     with session.state.read_anew(desired) as store:
         first, last = store.event_bounds()

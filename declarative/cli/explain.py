@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from declarative.cli import completion
-from declarative.cli.errors import Failed, failed
 from declarative.cli.options import (
+    allowed_work,
     effort_option,
     examples,
     json_option,
     no_pager_option,
     offline_option,
+    project_command,
     replace_option,
     reuse_option,
     work_option,
 )
-from declarative.cli.output import emit, out_style, show_paged
+from declarative.cli.output import emit, out_style, say, show_paged
 from declarative.cli.plan import observe
-from declarative.cli.session import Session, allowed_work, has_errors, now, part_of, project_command
+from declarative.converge.project import ProjectSession
+from declarative.converge.selection import part_of
+from declarative.model.diagnostic import InvalidError, failed, has_errors
 
 if TYPE_CHECKING:
     from declarative.model.diagnostic import Diagnostic
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 @work_option
 @project_command
 def explain_command(
-    session: Session,
+    session: ProjectSession,
     *,
     target: str,
     as_json: bool,
@@ -69,7 +72,7 @@ def explain_command(
     if as_json:
         emit(explain_json(answer, diagnostics))
     else:
-        session.say(diagnostics)
+        say(diagnostics)
         show_paged(explain_text(answer, **out_style()), paged=not no_pager)
     if has_errors(diagnostics):
         return 1
@@ -78,7 +81,7 @@ def explain_command(
 
 
 def _explain(
-    session: Session,
+    session: ProjectSession,
     target: str,
     *,
     offline: bool,
@@ -98,7 +101,7 @@ def _explain(
         desired=desired,
         recorded=renames.state,
         inventory=seen.inventory,
-        now=now(),
+        now=session.clock(),
         requested=frozenset(requested),
         reuse=reuse,
         effort=effort,
@@ -109,7 +112,7 @@ def _explain(
     plan = part_of(lambda **_: explainer.plan, desired, renames.state, seen.inventory, ((), ()), spent=spent)
     diagnostics = in_order((*session.warnings, *renames.diagnostics, *plan.diagnostics))
     if not explainer.feasible:
-        raise Failed(diagnostics)
+        raise InvalidError(diagnostics)
     return _answer(explainer, kind, name), diagnostics
 
 
@@ -145,7 +148,7 @@ def _answer(explainer: Explainer, kind: str, name: str) -> Answer:
 
 
 def _check_known(kind: str, name: str, known: Collection[str], near: Iterable[str]) -> None:
-    """`Failed` unless the name is known, with one that is near it."""
+    """`InvalidError` unless the name is known, with one that is near it."""
     from declarative.model.diagnostic import suggest
 
     if name not in known:

@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from declarative.cli.output import INTERRUPTED, STOPPING, stopping
-from declarative.cli.session import now
-from declarative.cli.state_access import of_state
+from declarative.cli.output import INTERRUPTED, STOPPING, say, stopping
+from declarative.converge.state_access import of_state
 from declarative.model.inputs import RankInputs
 from declarative.model.state import natural
 
@@ -40,7 +39,7 @@ def follow(run: Run) -> int:
     from declarative.store import StateError
 
     retries, waiting = _retries(run)
-    idle = Idle(run.desired.fleets, now)
+    idle = Idle(run.desired.fleets, run.now)
     idle.leave(run.store.read())
     tasks = tuple(sorted({*run.tasks(), *waiting}))
     if not tasks:
@@ -63,7 +62,7 @@ def follow(run: Run) -> int:
         try:
             step = "interrupted" if stop.is_set() else _step(run, tasks, retries, idle)
         except StateError as lost:
-            run.session.say(of_state(lost, run.session.directory).diagnostics)
+            say(of_state(lost, run.session.directory).diagnostics)
             return 4
     if step == "interrupted":
         return INTERRUPTED
@@ -113,7 +112,7 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
 
     waiting = run.plan.unplaced.waiting if run.plan else ()
     waiting = tuple(task for task in waiting if task in run.desired.tasks)
-    retries = Retries(run.desired.tasks, now, on_retry=on_retry)
+    retries = Retries(run.desired.tasks, run.now, on_retry=on_retry)
     retries.wait_for_place(waiting)
     lacking = {task: lack.what for task, lack in run.lacking.items()}
     retries.tried(lacking, (), lacking)
@@ -212,7 +211,7 @@ def _part(run: Run, writer: Writer, tasks: Collection[str]) -> Plan:
 
     whole = run.make_plan(writer)
     if whole.result == "error":
-        run.session.say(whole.diagnostics)
+        say(whole.diagnostics)
         return replace(whole, actions=())
     part = part_for(whole, tasks)
     run.check_env(part, writer.state())

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from declarative.cli.errors import Failed, failed
+from declarative.model.diagnostic import InvalidError, failed
 from declarative.model.record import struct
 
 ACTIONS_BOT = "github-actions[bot]"
@@ -72,7 +72,9 @@ class Forge(ABC):
         """Close an issue."""
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The answer as data; `Failed` with `forge` if there is none, `forge-denied` if it is not allowed."""
+        """The answer as data; `InvalidError` with `forge` if there is none, `forge-denied` if it is not
+        allowed.
+        """
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self._base}/{path}", data, method=method)  # noqa: S310 (checked)
         request.add_header("User-Agent", "fleetform")
@@ -191,7 +193,7 @@ class GitHub(Forge):
         if self._me is None:
             try:
                 self._me = str(self.call("GET", "user").get("login"))
-            except Failed as error:
+            except InvalidError as error:
                 if error.diagnostics[0].code != "forge-denied":
                     raise
                 self._me = ACTIONS_BOT
@@ -265,7 +267,7 @@ class GitLab(Forge):
 
 
 def forge_of_job() -> Forge:
-    """The forge whose job this is; `Failed` in none."""
+    """The forge whose job this is; `InvalidError` in none."""
     if os.environ.get("GITHUB_REPOSITORY"):
         return GitHub(os.environ)
     if os.environ.get("CI_API_V4_URL") and os.environ.get("CI_PROJECT_ID"):

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from declarative.cli import CommandGroup
-from declarative.cli.errors import Failed, failed
-from declarative.cli.options import confirm, examples
-from declarative.cli.output import emit_text
+from declarative.cli.options import confirm, examples, project_command
+from declarative.cli.output import emit_text, say
 from declarative.cli.project_files import RefusedFileError, bytes_of, replace_file, target_of
-from declarative.cli.session import Session, project_command
-from declarative.model.diagnostic import Diagnostic
+from declarative.converge.project import ProjectSession
+from declarative.model.diagnostic import Diagnostic, InvalidError, failed
 from declarative.model.record import struct
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def hosts_command() -> None:
 @click.option("--replace", "replacing", is_flag=True, help="Also write keys in the place of others.")
 @click.option("--auto-approve", "approved", is_flag=True, help="Write without asking.")
 @project_command
-def trust(session: Session, *, replacing: bool, approved: bool) -> int:
+def trust(session: ProjectSession, *, replacing: bool, approved: bool) -> int:
     """Write the keys of hosts that are not known yet into the YAML, as `host_keys`.
 
     It connects to the declared hosts, shows the fingerprint of each new key, and asks. Compare them with what
@@ -56,7 +55,7 @@ def trust(session: Session, *, replacing: bool, approved: bool) -> int:
     is. A key in the place of a known one is an error without --replace.
     """
     desired = session.load().desired
-    session.say(session.warnings)
+    say(session.warnings)
     before = {place.file: _content(session, place.file) for place in _places(desired)}
     taken: dict[Place, NewKey] = {}
     errors: dict[str, Diagnostic] = {}
@@ -83,7 +82,7 @@ def trust(session: Session, *, replacing: bool, approved: bool) -> int:
     elif not errors:
         emit_text("The keys of all hosts that answer are known.\n")
     if errors:
-        Failed(tuple(errors.values())).show()
+        say(tuple(errors.values()))
     return 1 if errors else 0
 
 
@@ -94,7 +93,7 @@ def _places(desired: Desired) -> Iterator[Span]:
 
 
 def _offers(
-    session: Session,
+    session: ProjectSession,
     desired: Desired,
     taken: Mapping[Place, NewKey],
     unsteady: dict[Place, Diagnostic],
@@ -195,7 +194,7 @@ def _shown(place: Place, refusal: HostRefusal) -> str:
     return f"{clean(refusal.hostname)} (fleet/{place[0]})  {fingerprint(refusal.key)}{clean(instead)}\n"
 
 
-def _content(session: Session, name: str) -> bytes:
+def _content(session: ProjectSession, name: str) -> bytes:
     try:
         return bytes_of(session.directory / name)
     except (RefusedFileError, OSError) as error:
@@ -203,9 +202,9 @@ def _content(session: Session, name: str) -> bytes:
 
 
 def _write(
-    session: Session, desired: Desired, taken: Mapping[Place, NewKey], before: Mapping[str, bytes]
+    session: ProjectSession, desired: Desired, taken: Mapping[Place, NewKey], before: Mapping[str, bytes]
 ) -> None:
-    """Put the keys into the files; `Failed`, with the lines to paste, where that cannot be done."""
+    """Put the keys into the files; `InvalidError`, with the lines to paste, where that cannot be done."""
     from declarative.language.source.host_keys import with_host_keys
     from declarative.planner.contact import in_flow
 
@@ -246,4 +245,4 @@ def _write(
             raise failed(error.code, error.summary, error.hint) from None
         emit_text(f"Wrote {name}.\n")
     if stuck:
-        raise Failed(tuple(stuck))
+        raise InvalidError(tuple(stuck))

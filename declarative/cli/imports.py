@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from declarative.cli.errors import Failed, failed
-from declarative.cli.options import examples
-from declarative.cli.output import emit_text
-from declarative.cli.session import Session, project_command
+from declarative.cli.options import declared, examples, project_command
+from declarative.cli.output import emit_text, say
+from declarative.converge.project import ProjectSession
+from declarative.model.diagnostic import InvalidError, failed
 
 if TYPE_CHECKING:
     from declarative.apply.backend_client import BackendClient
@@ -70,7 +70,7 @@ KINDS = {"instances": "node", "volumes": "volume"}
 )
 @project_command
 def import_command(
-    session: Session,
+    session: ProjectSession,
     *,
     source: str | None,
     names: tuple[str, ...],
@@ -123,7 +123,7 @@ def _written(text: str, out: Path | None) -> int:
 
 
 def _of_backend(
-    session: Session,
+    session: ProjectSession,
     backend: str,
     *,
     regions: tuple[str, ...],
@@ -139,9 +139,9 @@ def _of_backend(
     from declarative.retry import call
 
     desired = session.load().desired
-    session.say(session.warnings)
+    say(session.warnings)
     provider = _declared(session, desired, backend)
-    session.say(_strangers(backend, regions, desired.backends[backend].regions))
+    say(_strangers(backend, regions, desired.backends[backend].regions))
     wanted = {key: value if equals else None for key, equals, value in (t.partition("=") for t in tags)}
     kinds = KINDS.values() if only is None else [KINDS[only]]
     try:
@@ -182,7 +182,7 @@ def _heading(backend: str, options: Mapping[str, Sequence[str]]) -> str:
     return " ".join(["What is there in backend", backend, *asked])
 
 
-def _declared(session: Session, desired: Desired, backend: str) -> BackendClient:
+def _declared(session: ProjectSession, desired: Desired, backend: str) -> BackendClient:
     from declarative.model.diagnostic import suggest
     from declarative.model.state import State
 
@@ -203,7 +203,7 @@ def _names(desired: Desired, kind: str) -> FreeNames:
 
 
 def _of_hosts(
-    session: Session,
+    session: ProjectSession,
     names: tuple[str, ...],
     *,
     globs: tuple[str, ...],
@@ -223,7 +223,7 @@ def _of_hosts(
         hint = "name hosts, or a file that does: `--inventory FILE`, `--ssh-config FILE`"
         raise failed("usage", "there are no hosts to import", hint)
     common = {key: asked[key] for key in ("user", "identity_file") if asked[key]}
-    desired = session.declared(warn=True) or Desired()
+    desired = declared(session) or Desired()
     every = [host for found in groups.values() for host in found]
     backends = []
     if ssh_config is not None and SSH not in desired.backends:
@@ -341,7 +341,7 @@ def _facts(look: Look) -> str:
 # ----------------------------------------------------------------------------------- files of others
 
 
-def _converted(session: Session, source: str, names: tuple[str, ...]) -> str:
+def _converted(session: ProjectSession, source: str, names: tuple[str, ...]) -> str:
     from declarative.language.loader.conversion import from_dstack
     from declarative.language.loader.documents import file_name
     from declarative.language.loader.foreign_formats import (
@@ -366,7 +366,7 @@ def _converted(session: Session, source: str, names: tuple[str, ...]) -> str:
             drafts += convert(document, f"{name}-{number}" if number else name)
     desired, faults = _project(session, files)
     if faults:
-        session.say(faults)
+        say(faults)
         sys.stderr.write("The project has errors: this command goes on without what it declares.\n")
     launching = [b for b in desired.backends.values() if b.provider not in (LOCAL, *EXISTING)]
     keep_off(drafts, bool(launching))
@@ -383,12 +383,12 @@ def _converted(session: Session, source: str, names: tuple[str, ...]) -> str:
     known = {(fault.code, fault.summary, fault.span) for fault in faults}
     found = _project(session, files, documents)[1]
     new = [fault for fault in found if (fault.code, fault.summary, fault.span) not in known]
-    session.say(_left_to_do(new, documents, drafts))
+    say(_left_to_do(new, documents, drafts))
     return text
 
 
 def _project(
-    session: Session, without: Sequence[Path], more: Sequence[Document] = ()
+    session: ProjectSession, without: Sequence[Path], more: Sequence[Document] = ()
 ) -> tuple[Desired, tuple[Diagnostic, ...]]:
     """The project without these files and with more documents, and its errors. It may not be written yet."""
     from declarative.model.diagnostic import Severity
@@ -396,7 +396,7 @@ def _project(
 
     try:
         return session.load(look="names", without=without, more=more).desired, ()
-    except Failed as error:
+    except InvalidError as error:
         found = (d for d in error.diagnostics if d.severity is Severity.ERROR and d.code != "no-documents")
         return Desired(), tuple(found)
 
@@ -459,7 +459,9 @@ def _paths(document: Document) -> dict[Span, Steps]:
 
 
 def _documents(file: Path, *, pyyaml: bool = False) -> list[Document]:
-    """The content of a file; `Failed` with all errors of its YAML. `pyyaml`: of a tool that uses PyYAML."""
+    """The content of a file; `InvalidError` with all errors of its YAML. `pyyaml`: of a tool that uses
+    PyYAML.
+    """
     from declarative.language.source import MAX_BYTES, read
     from declarative.model.diagnostic import InvalidError
 
@@ -467,6 +469,6 @@ def _documents(file: Path, *, pyyaml: bool = False) -> list[Document]:
         with file.open("rb") as opened:
             return read(opened.read(MAX_BYTES + 1), file.name, pyyaml=pyyaml)
     except InvalidError as error:
-        raise Failed(error.diagnostics) from None
+        raise InvalidError(error.diagnostics) from None
     except OSError as error:
         raise failed("unreadable", f"`{file}` cannot be read: {error.strerror}") from None

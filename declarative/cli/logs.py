@@ -15,21 +15,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from declarative.cli.errors import Failed, failed
 from declarative.cli.options import (
     Seconds,
+    declared,
     examples,
     find_ranks,
     node_of,
     observed,
     parse_target,
+    project_command,
     rank_option,
     ranks_argument,
     ranks_of,
 )
 from declarative.cli.output import CommandEscaper
-from declarative.cli.session import Session, now, project_command
-from declarative.model.diagnostic import Diagnostic
+from declarative.converge.project import ProjectSession
+from declarative.model.diagnostic import Diagnostic, InvalidError, failed
 
 if TYPE_CHECKING:
     from declarative.cli.log_reading import LogSource
@@ -76,7 +77,7 @@ AGAIN = "is to run again, as its `retry` says: `apply --wait` does that, or the 
 @click.option("--raw", is_flag=True, help="Print everything as it is: colours, and what moves the cursor.")
 @partial(project_command, short_names=())  # `-f` follows
 def logs_command(
-    session: Session,
+    session: ProjectSession,
     target: str,
     rank: int | None,
     follow: bool,
@@ -107,7 +108,7 @@ def logs_command(
     from declarative.cli.log_reading import Follower, LogSource, begin, dump, gone
     from declarative.render.data import iso_ms
 
-    desired = session.declared(warn=True, some=True)
+    desired = declared(session, some=True)
     task, wanted = parse_target(target, rank)
     store = session.state.open(desired)
     state = store.read()
@@ -128,7 +129,7 @@ def logs_command(
         prefixed=len(records) > 1,
         terminal=sys.stdout.isatty(),
         raw=raw,
-        stamp=(lambda: iso_ms(now())) if timestamps else None,
+        stamp=(lambda: iso_ms(session.clock())) if timestamps else None,
     )
     sources, faults = begin(sources, **options, keep=follow)
     if follow:
@@ -150,7 +151,7 @@ def logs_command(
     faults += gone([s for s in ended if not s.offset])
     sys.stdout.flush()
     if faults:
-        raise Failed(tuple(faults))
+        raise InvalidError(tuple(faults))
     return 0
 
 
@@ -164,8 +165,8 @@ def _node(record: Record, state: State) -> Record:
 
 
 def _earlier(store: Store, state: State, task: str, wanted: int | None, attempt: int | None) -> list[Record]:
-    """The ranks of a task as they were in an attempt, or each in the one before its last; `Failed` if there
-    is none, or if its node is gone.
+    """The ranks of a task as they were in an attempt, or each in the one before its last; `InvalidError` if
+    there is none, or if its node is gone.
     """
     from declarative.model.state import machine_name, never_ran
 
@@ -189,7 +190,7 @@ def _earlier(store: Store, state: State, task: str, wanted: int | None, attempt:
     machines = {machine_name(node) for node in state.of("node")}
     lost = [one.record for _, one in sorted(chosen.items()) if one.machine not in machines]
     if lost:
-        raise Failed(tuple(map(_lost_with_node, lost)))
+        raise InvalidError(tuple(map(_lost_with_node, lost)))
     return sorted((*found, *(one.record for one in chosen.values())), key=lambda r: r.rank.rank)
 
 
@@ -201,7 +202,7 @@ def _lost_with_node(record: Record) -> Diagnostic:
     return Diagnostic(code="gone", summary=summary, hint="write what has to outlive a node to a volume")
 
 
-def _say_retry(session: Session, desired: Desired | None, state: State, task: str) -> None:
+def _say_retry(session: ProjectSession, desired: Desired | None, state: State, task: str) -> None:
     """Tell a user who waits for the task's end that the task is to run again."""
     from declarative.planner.tasks import again
 
@@ -209,7 +210,7 @@ def _say_retry(session: Session, desired: Desired | None, state: State, task: st
     if want is None or not want.spec.retry.on_events:
         return
     state = observed(session, desired, state)
-    if again(want, ranks_of(state, task), state, now()):
+    if again(want, ranks_of(state, task), state, session.clock()):
         sys.stderr.write(f"task/{task} {AGAIN}\n")
 
 

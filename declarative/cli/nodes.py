@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from declarative.cli import completion
-from declarative.cli.errors import Failed, failed
 from declarative.cli.options import (
+    declared,
     examples,
     find_node,
     find_ranks,
@@ -27,13 +28,14 @@ from declarative.cli.options import (
     node_of,
     observed,
     parse_target,
+    project_command,
     rank_option,
     ranks_argument,
     words_argument,
 )
-from declarative.cli.output import emit_text
-from declarative.cli.session import Session, now, project_command
-from declarative.model.diagnostic import and_more
+from declarative.cli.output import emit_text, say
+from declarative.converge.project import ProjectSession
+from declarative.model.diagnostic import InvalidError, and_more, failed
 from declarative.model.record import struct
 from declarative.render.text import is_terminal
 
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 @click.argument("target", metavar="NODE", shell_complete=completion.nodes)
 @words_argument
 @project_command
-def ssh_command(session: Session, target: str, words: tuple[str, ...]) -> int:
+def ssh_command(session: ProjectSession, target: str, words: tuple[str, ...]) -> int:
     """Open a shell on a node, or run a command there: as ssh does, the words are put together for a shell.
 
     A host is reached by the system's `ssh`, with the port, user, identity file, way and host keys that are
@@ -58,7 +60,7 @@ def ssh_command(session: Session, target: str, words: tuple[str, ...]) -> int:
     `local` is its folder. The exit code is the command's; 125 if the node could not be reached, or the
     connection was lost.
     """
-    desired = session.declared(warn=True)
+    desired = declared(session)
     state = session.state.open(desired).read()
     node = find_node(state, target)
     with terminal_on(session.backends(desired, state), node, None, words) as terminal:
@@ -72,7 +74,7 @@ def ssh_command(session: Session, target: str, words: tuple[str, ...]) -> int:
 @words_argument
 @rank_option
 @project_command
-def exec_command(session: Session, target: str, rank: int | None, words: tuple[str, ...]) -> int:
+def exec_command(session: ProjectSession, target: str, rank: int | None, words: tuple[str, ...]) -> int:
     """Run a command on a rank's node as if the rank had started it: in its folder, with its environment, on
     its CPUs, among its volumes. Without a command, a shell. It ends when the rank ends.
 
@@ -80,7 +82,7 @@ def exec_command(session: Session, target: str, rank: int | None, words: tuple[s
     rank's processes, secrets included. The exit code is the command's; 125 if it was not run there, or the
     connection was lost. On ssh hosts it is the system's `ssh` that connects.
     """
-    desired = session.declared(warn=True)
+    desired = declared(session)
     task, wanted = parse_target(target, rank)
     state = session.state.open(desired).read()
     state = observed(session, desired, state) if state.intents else state
@@ -122,7 +124,7 @@ def _running_attempt(backends: Backends, node: Record, record: Record) -> str:
     return attempt
 
 
-def _ended(record: Record, state: str) -> Failed:
+def _ended(record: Record, state: str) -> InvalidError:
     task, rank = record.rank.task, record.rank.rank
     node = record.outputs.get("node")
     hint = f"what it printed: `fleetform logs {task}/{rank}`"
@@ -179,7 +181,7 @@ def run_in(terminal: Terminal, node: Record) -> int:
         return 128 + relay.number  # it was we who ended it
     if fault is not None:
         hint = f"`fleetform status --refresh` shows what is wrong with the host of {node.address}"
-        failed("backend", fault, hint).show()
+        say(failed("backend", fault, hint).diagnostics)
         return NOT_RUN
     return code
 
@@ -238,7 +240,7 @@ reason_option = click.option(
 @reason_option
 @lock_option
 @project_command
-def drain_command(session: Session, targets: tuple[str, ...], **options: Any) -> int:
+def drain_command(session: ProjectSession, targets: tuple[str, ...], **options: Any) -> int:
     """Give nodes no new work. What runs on them goes on; nothing is asked of their backend.
 
     It holds until `fleetform undrain`, or until the node is made anew (`apply --replace node/NAME`). A fleet
@@ -253,20 +255,20 @@ def drain_command(session: Session, targets: tuple[str, ...], **options: Any) ->
 @reason_option
 @lock_option
 @project_command
-def undrain_command(session: Session, targets: tuple[str, ...], **options: Any) -> int:
+def undrain_command(session: ProjectSession, targets: tuple[str, ...], **options: Any) -> int:
     """Give drained nodes work again, from the next apply on."""
     return _set_drained(session, targets, drained=False, **options)
 
 
 def _set_drained(
-    session: Session,
+    session: ProjectSession,
     targets: tuple[str, ...],
     *,
     drained: bool,
     reason: str | None,
     lock_timeout: float | None,
 ) -> int:
-    store = session.state.open(session.declared(warn=True), write=True, create=False)
+    store = session.state.open(declared(session), write=True, create=False)
     with session.state.lock(store, "drain" if drained else "undrain", lock_timeout) as writer:
         state = writer.state()
         change = _drain if drained else _undrain
@@ -284,7 +286,7 @@ def _drain(writer: Writer, state: State, node: Record, reason: str | None) -> st
     have = drain_of(node)
     if have and reason in (None, have.reason):
         return f"is {have}"
-    want = Drain(since=have.since if have else str(iso(now())), reason=reason)
+    want = Drain(since=have.since if have else str(iso(time.time())), reason=reason)
     writer.drain(node.address, want, reason)
     return f"takes no new work: {want}{_going(state, node)}"
 
@@ -309,7 +311,7 @@ def _going(state: State, node: Record) -> str:
 @click.argument("target", metavar="TASK", shell_complete=completion.tasks)
 @lock_option
 @project_command
-def stop_command(session: Session, target: str, lock_timeout: float | None) -> int:
+def stop_command(session: ProjectSession, target: str, lock_timeout: float | None) -> int:
     """Stop every rank of a task: TERM, then KILL after its `stop_duration`, and give its blocks back.
 
     It stays stopped until its declaration changes or `apply --replace task/NAME` asks for it, also if it
@@ -325,7 +327,7 @@ def stop_command(session: Session, target: str, lock_timeout: float | None) -> i
     from declarative.model.status import RankStatus
     from declarative.render.progress import Progress
 
-    desired = session.declared(warn=True)
+    desired = declared(session)
     task, rank = parse_target(target)
     if rank is not None:
         raise failed("usage", "a rank cannot be stopped alone", f"write `fleetform stop {task}`")
@@ -343,7 +345,7 @@ def stop_command(session: Session, target: str, lock_timeout: float | None) -> i
         seen = look(before, backends, offers=False)
         with contextlib.suppress(VanishedError):  # what is there can be stopped; `apply` asks about the rest
             check_vanished(before, seen.inventory)
-            settle(writer, backends, seen, now, note, ending=True)
+            settle(writer, backends, seen, session.clock, note, ending=True)
         silent = seen.inventory.silent
         state = writer.state()
         strays = [o for o in seen.orphans if _is_rank_of(o.thing.address, task)]
@@ -358,14 +360,16 @@ def stop_command(session: Session, target: str, lock_timeout: float | None) -> i
                 )
             raise failed("not-run", f"task/{task} has not run", hint)
         writer.log("stop", Address("task", task))
-        stop_task(writer, backends, task, now, note, want=want, silent=silent)
+        stop_task(writer, backends, task, session.clock, note, want=want, silent=silent)
         results = delete_orphans(strays, state, backends, progress, threading.Event())
         state = writer.state()
-    left = _report_stop(state, task, silent, want)
+    left = _report_stop(state, task, silent, want, session.clock())
     return 4 if left or any(result.outcome != "done" for result in results) else 0
 
 
-def _report_stop(state: State, task: str, silent: Mapping[str, Silence], want: TaskWant | None) -> list[str]:
+def _report_stop(
+    state: State, task: str, silent: Mapping[str, Silence], want: TaskWant | None, now: float
+) -> list[str]:
     """Say what became of the task; the ranks that have not ended, or may not have."""
     from declarative.apply.watch import ranks_of, state_of
     from declarative.model.status import RankState
@@ -373,7 +377,7 @@ def _report_stop(state: State, task: str, silent: Mapping[str, Silence], want: T
     names = ranks_of(state, task)
     left = [name for name in names if not has_ended(state, name)]
     for name in left:
-        sys.stderr.write(f"{_left(state, task, name, silent)}\n")
+        sys.stderr.write(f"{_left(state, task, name, silent, now)}\n")
     asked = [str(i.address) for i in state.intents if i.op == "create" and _is_rank_of(i.address, task)]
     for address in asked:
         why = f"whether {address} started is not known yet, so it is not stopped"
@@ -390,7 +394,7 @@ def _is_rank_of(address: Address, task: str) -> bool:
     return address.kind == "rank" and address.name.rpartition("-")[0] == task
 
 
-def _left(state: State, task: str, name: str, silent: Mapping[str, Silence]) -> str:
+def _left(state: State, task: str, name: str, silent: Mapping[str, Silence], now: float) -> str:
     """Why a rank could not be stopped, and what to type next."""
     from declarative.model.text import clean
     from declarative.planner.health import silence_text
@@ -407,7 +411,7 @@ def _left(state: State, task: str, name: str, silent: Mapping[str, Silence]) -> 
             f"`fleetform stop {task}`"
         )
     why = (
-        f"rank/{name} is not stopped yet, and may run: {node.address} {silence_text(silence, now())}. Once "
+        f"rank/{name} is not stopped yet, and may run: {node.address} {silence_text(silence, now)}. Once "
         f"it answers, the next `fleetform apply` or `fleetform stop {task}` stops it"
     )
     if silence.until is not None:

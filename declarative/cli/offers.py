@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from declarative.cli import completion
-from declarative.cli.errors import failed
-from declarative.cli.options import examples, json_option, no_pager_option, offline_option
-from declarative.cli.output import emit, out_style, show_paged
-from declarative.cli.session import Session, has_errors, project_command
+from declarative.cli.options import examples, json_option, no_pager_option, offline_option, project_command
+from declarative.cli.output import emit, out_style, say, show_paged
+from declarative.converge.project import ProjectSession
+from declarative.model.diagnostic import failed, has_errors
 
 if TYPE_CHECKING:
     from declarative.model.diagnostic import Diagnostic
@@ -74,7 +74,7 @@ def _amount(field: str, metavar: str, text: str) -> Callable[[F], F]:
 @json_option
 @project_command
 def offers_command(
-    session: Session,
+    session: ProjectSession,
     *,
     fleet: str | None,
     everything: bool,
@@ -97,13 +97,13 @@ def offers_command(
     if as_json:
         emit(offers_json(found, diagnostics))
     else:
-        session.say(diagnostics)
+        say(diagnostics)
         show_paged(offers_text(found, everything=everything, color=out_style()["color"]), paged=not no_pager)
     return 1 if has_errors(diagnostics) else 0
 
 
 def _find(
-    session: Session, name: str | None, *, offline: bool, **asked: Any
+    session: ProjectSession, name: str | None, *, offline: bool, **asked: Any
 ) -> tuple[Offered, tuple[Diagnostic, ...]]:
     """The offers, and what there is to say of the project and its backends."""
     from declarative.apply.offers import Answers, ask_offers, known_offers, own_gpus

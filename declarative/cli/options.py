@@ -5,21 +5,25 @@ ranks that a command line names, looked up in the state.
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from declarative.cli import completion
-from declarative.cli.errors import failed
-from declarative.model.diagnostic import and_more, suggest
+from declarative.cli.errors import Failed
+from declarative.cli.output import say, say_late
+from declarative.converge.project import CallerPermissions, ProjectSession
+from declarative.converge.state_access import of_state
+from declarative.model.diagnostic import InvalidError, and_more, failed, has_errors, suggest
 from declarative.render.text import is_terminal
 
 if TYPE_CHECKING:
-    from declarative.cli.session import Session
     from declarative.model.resource import Desired
     from declarative.model.state import Record, State
 
@@ -217,7 +221,7 @@ def project_options(command: F, short_names: tuple[str, ...]) -> F:
 
 
 def confirm(question: str, *, approved: bool, doing: str, look: str, as_json: bool = False) -> None:
-    """Ask at the terminal, unless `--auto-approve` did that; `Failed` without consent.
+    """Ask at the terminal, unless `--auto-approve` did that; `InvalidError` without consent.
 
     `look` is what the hint advises before one approves.
     """
@@ -238,7 +242,7 @@ def confirm(question: str, *, approved: bool, doing: str, look: str, as_json: bo
 
 
 def find_node(state: State, target: str) -> Record:
-    """The node that `gpu-0` or `node/gpu-0` names; `Failed` if there is none."""
+    """The node that `gpu-0` or `node/gpu-0` names; `InvalidError` if there is none."""
     name = target.removeprefix("node/")
     node = state.get("node", name)
     if node is None:
@@ -276,7 +280,7 @@ def ranks_of(state: State, task: str) -> list[Record]:
 
 
 def find_ranks(state: State, task: str, rank: int | None) -> list[Record]:
-    """The ranks of a task, or the one; `Failed` where the task has not run, or has no such rank."""
+    """The ranks of a task, or the one; `InvalidError` where the task has not run, or has no such rank."""
     from declarative.model.state import never_ran
 
     records = ranks_of(state, task)
@@ -322,7 +326,7 @@ def node_of(record: Record, state: State) -> Record | None:
     return state.get("node", str(name)) if name else None
 
 
-def observed(session: Session, desired: Desired | None, state: State) -> State:
+def observed(session: ProjectSession, desired: Desired | None, state: State) -> State:
     """The state as the backends show it now. Nothing is recorded."""
     from declarative.apply.backend_look import look
     from declarative.apply.parallel import HURRIED
@@ -330,3 +334,88 @@ def observed(session: Session, desired: Desired | None, state: State) -> State:
 
     backends = session.backends(desired, state)
     return effective(state, look(state, backends, offers=False, patience=HURRIED).inventory)
+
+
+def project_command(command: F, *, short_names: tuple[str, ...] = ("-f",)) -> F:
+    """Give a command the options of the project and the state, and a `ProjectSession` first. Errors of the
+    state become messages.
+
+    `short_names` is what `--file` is called too.
+    """
+
+    @functools.wraps(command)
+    @click.pass_context
+    def run(ctx: click.Context, /, **options: Any) -> Any:
+        session = ProjectSession(
+            Path(ctx.obj["directory"]),
+            options.pop("state_url"),
+            options.pop("variables"),
+            options.pop("var_files"),
+            options.pop("files"),
+            CallerPermissions(
+                options.pop("commands"), options.pop("paths"), options.pop("allowed_variables")
+            ),
+            say_late,
+        )
+        ctx.call_on_close(session.close)
+        _trace(ctx)
+        try:
+            return ctx.invoke(state_errors(command), session, **options)
+        except InvalidError as error:
+            if options.get("as_json") or getattr(options.get("reports"), "printed", None) == "json":
+                raise Failed(error, ctx.info_name) from None
+            raise
+
+    return project_options(cast("F", run), short_names)
+
+
+def _trace(ctx: click.Context) -> None:
+    """Send traces until the command ends, if the environment asks for them."""
+    from declarative import spans
+
+    if spans.wanted(os.environ):
+        try:
+            ctx.call_on_close(spans.trace())
+        except ImportError:
+            sys.stderr.write("no traces: install fleetform with the extra `opentelemetry`\n")
+
+
+def state_errors(function: F) -> F:
+    """Turn errors of the state into messages, in a function whose first argument is a session."""
+
+    @functools.wraps(function)
+    def run(session: ProjectSession, *args: Any, **kwargs: Any) -> Any:
+        from declarative.store import StateError
+
+        try:
+            return function(session, *args, **kwargs)
+        except StateError as error:
+            raise of_state(error, session.directory) from None
+
+    return cast("F", run)
+
+
+def check_refresh(refresh_only: bool, given: Iterable[object]) -> None:
+    """`InvalidError` if an option that is `given` beside `--refresh-only` changes what is done."""
+    if refresh_only and any(given):
+        hint = "leave the other options out, or `--refresh-only`"
+        raise failed("usage", "`--refresh-only` does nothing but to look and to record", hint)
+
+
+def allowed_work(asked: int | None, *, offline: bool) -> int | None:
+    """The units that a plan may take. Offline it may be a stranger's."""
+    from declarative.planner.limits import OFFLINE_WORK
+
+    return OFFLINE_WORK if asked is None and offline else asked
+
+
+def declared(session: ProjectSession, *, warn: bool = True, some: bool = False) -> Desired | None:
+    """See `ProjectSession.declared`; with `warn`, errors of the project are shown as warnings."""
+    desired = session.declared(some=some)
+    if warn:
+        say(session.warnings)
+        if has_errors(session.warnings):
+            sys.stderr.write(
+                "The project has errors: this command goes on without its documents, from the state.\n"
+            )
+    return desired

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from declarative.cli.errors import Failed, failed
-from declarative.cli.options import lock_option
-from declarative.cli.output import INTERRUPTED, emit_text, stopping
-from declarative.cli.session import Session, now, project_command
+from declarative.cli.options import lock_option, project_command
+from declarative.cli.output import INTERRUPTED, emit_text, say, stopping
+from declarative.converge.project import ProjectSession
+from declarative.model.diagnostic import InvalidError, failed
 
 if TYPE_CHECKING:
     from declarative.apply.drift import Orphan
@@ -32,7 +32,7 @@ NONE = " of this state. What another state made is not looked for, nor what a lo
 @click.option("--id", "made", metavar="ID", help="Which one, where several have that address.")
 @lock_option
 @project_command
-def adopt(session: Session, address: str | None, made: str | None, lock_timeout: float | None) -> int:
+def adopt(session: ProjectSession, address: str | None, made: str | None, lock_timeout: float | None) -> int:
     """Record what this state made and does not record any more; nothing real is touched.
 
     ADDRESS is that of a node, a volume or a rank which `fleetform plan` calls an orphan; without it, all
@@ -47,7 +47,7 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
     store = session.state.open(desired, write=address is not None, create=False)
     if address is None:
         found, faults = _orphans(session, desired, store.read())
-        session.say(faults)
+        say(faults)
         emit_text(_lines(found) or f"There are no orphans{NONE}")
         return 0
     wanted = parse(address)
@@ -55,7 +55,7 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
         state = writer.state()
         _check_free(state, wanted)
         found, faults = _orphans(session, desired, state)
-        session.say(faults)
+        say(faults)
         few = matching(found, wanted, made)
         if len(few) != 1:
             raise _none(address, few, found)
@@ -64,14 +64,14 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
         else:
             writer.adopt(_whole_record(few[0], state))
         if wanted.kind == "node":
-            writer.set_idle(wanted.name, now())
+            writer.set_idle(wanted.name, session.clock())
         writer.log("adopt", wanted)
     emit_text(f"Adopted: {_name(few[0])}\n")
     return 0
 
 
 def _whole_record(orphan: Orphan, state: State) -> Record:
-    """The record of a node or a volume; `Failed` if its backend does not report all that it needs."""
+    """The record of a node or a volume; `InvalidError` if its backend does not report all that it needs."""
     from declarative.apply.orphans import as_record
     from declarative.store.check import fault
 
@@ -125,7 +125,7 @@ def _adopt_rank(writer: Writer, orphan: Orphan, found: Sequence[Orphan], state: 
             writer.adopt(record)
 
 
-def _none(address: str, few: Sequence[Orphan], found: Sequence[Orphan]) -> Failed:
+def _none(address: str, few: Sequence[Orphan], found: Sequence[Orphan]) -> InvalidError:
     if few:
         ids = ", ".join(o.id for o in few)
         return failed(
@@ -167,7 +167,7 @@ def _show(run: Run, going: Sequence[Orphan], faults: tuple[Diagnostic, ...]) -> 
         orphans = [{"address": str(o.thing.address), "backend": o.backend, "id": o.id} for o in going]
         run.event({"event": "orphans", "orphans": orphans, "diagnostics": diagnostics_json(faults)})
         return
-    run.session.say(faults)
+    say(faults)
     if going:
         run.out.write(f"Made by this state, but not recorded:\n\n{_lines(going)}\n")
         run.out.write(f"Orphans: {len(going)} to delete.\n")
@@ -176,7 +176,7 @@ def _show(run: Run, going: Sequence[Orphan], faults: tuple[Diagnostic, ...]) -> 
 
 
 def _orphans(
-    session: Session, desired: Desired | None, state: State
+    session: ProjectSession, desired: Desired | None, state: State
 ) -> tuple[list[Orphan], tuple[Diagnostic, ...]]:
     """All orphans, and which backends could not be asked."""
     from declarative.apply.backend_look import look

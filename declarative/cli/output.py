@@ -23,6 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO, cast
 
+from declarative.model.diagnostic import Diagnostic, failed
+
 INTERRUPTED = 130
 STOPPING = "stopping: no new actions, the running ones end (again to stop now)"
 SHOW_CURSOR = "\x1b[?25h"
@@ -66,6 +68,15 @@ def pause(seconds: float) -> None:
     stdout.register(sys.stdout, 0)
     if stdout.poll(seconds * 1000):
         raise BrokenPipeError
+
+
+def say(diagnostics: tuple[Diagnostic, ...]) -> None:
+    """Show diagnostics on stderr."""
+    if diagnostics:
+        from declarative.render.diagnostics import diagnostics_text
+        from declarative.render.text import use_color
+
+        sys.stderr.write(diagnostics_text(diagnostics, color=use_color(sys.stderr, os.environ)))
 
 
 def say_late(names: Sequence[str]) -> None:
@@ -233,9 +244,9 @@ def show_paged(text: str, *, paged: bool, after: Callable[[], str] = str) -> Non
 
 
 def check_writable(name: str, what: str, is_ours: Callable[[Path], bool]) -> None:
-    """`Failed` unless the file is ours, or is not there and can be. `what` it is to be: a plan, a report."""
-    from declarative.cli.errors import failed
-
+    """`InvalidError` unless the file is ours, or is not there and can be. `what` it is to be: a plan, a
+    report.
+    """
     path = Path(name)
     try:
         found = path.lstat()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from declarative.cli.errors import Failed, failed
 from declarative.cli.options import (
+    allowed_work,
+    check_refresh,
     effort_option,
     examples,
     json_option,
@@ -18,25 +19,20 @@ from declarative.cli.options import (
     no_pager_option,
     offline_option,
     part_options,
+    project_command,
     refresh_option,
     replace_option,
     reuse_option,
+    state_errors,
     unplaced_option,
     work_option,
 )
-from declarative.cli.output import out_style, show_paged
+from declarative.cli.output import out_style, say, show_paged
 from declarative.cli.reports import Reports, report_options
-from declarative.cli.session import (
-    Session,
-    allowed_work,
-    allowing,
-    check_refresh,
-    check_requested,
-    part_of,
-    project_command,
-    state_errors,
-)
+from declarative.converge.project import ProjectSession
+from declarative.converge.selection import allowing, check_requested, part_of
 from declarative.language.source import no_collections
+from declarative.model.diagnostic import InvalidError, failed
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -98,7 +94,7 @@ EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "e
 @project_command
 @no_collections()
 def plan_command(
-    session: Session,
+    session: ProjectSession,
     *,
     as_json: bool,
     detailed_exitcode: bool,
@@ -122,7 +118,7 @@ def plan_command(
     reports.check(as_json=as_json)
     try:
         plan = compute(session, out=out, sign=sign, **asked)
-    except Failed as error:
+    except InvalidError as error:
         from declarative.planner.types import Basis, Plan
 
         if not reports.wanted and not as_json:
@@ -136,7 +132,7 @@ def plan_command(
         return 1
     reports.write(plan)
     if reports.printed == "text":
-        session.say(plan.diagnostics)
+        say(plan.diagnostics)
         if plan.shown:
             _print(plan, paged=not no_pager, summary_only=summary_only)
     else:
@@ -153,7 +149,7 @@ def plan_command(
 @report_options
 @no_pager_option("answer")
 @project_command
-def drift_command(session: Session, *, as_json: bool, reports: Reports, no_pager: bool) -> int:
+def drift_command(session: ProjectSession, *, as_json: bool, reports: Reports, no_pager: bool) -> int:
     """Show differences from the records: things that are gone or were changed, and things without a record.
 
     It is `plan --refresh-only --detailed-exitcode`: exits 0, 1 on errors, 2 if there is something or
@@ -164,7 +160,7 @@ def drift_command(session: Session, *, as_json: bool, reports: Reports, no_pager
     plan = compute(session, offline=False, requested=(), refresh_only=True)
     reports.write(plan)
     if reports.printed == "text":
-        session.say(plan.diagnostics)
+        say(plan.diagnostics)
         _print(plan, paged=not no_pager)
     else:
         reports.print(plan)
@@ -181,7 +177,7 @@ def _print(plan: Plan, *, paged: bool, summary_only: bool = False, before: str =
 
 @state_errors
 def compute(
-    session: Session,
+    session: ProjectSession,
     *,
     offline: bool,
     requested: tuple[str, ...],
@@ -245,7 +241,7 @@ def compute(
 
 
 def observe(
-    session: Session,
+    session: ProjectSession,
     requested: Iterable[str],
     *,
     offline: bool,
@@ -274,7 +270,9 @@ def observe(
 
 
 def _check_out(name: str | None, sign: str | None, *, offline: bool) -> Ed25519PrivateKey | None:
-    """The key to sign with; `Failed` if the plan could not be saved or signed: checked before it is made."""
+    """The key to sign with; `InvalidError` if the plan could not be saved or signed: checked before it is
+    made.
+    """
     if name is None:
         if sign is None:
             return None
@@ -314,9 +312,11 @@ def show_command(file: str, *, as_json: bool, reports: Reports, no_pager: bool) 
     reports.check(as_json=as_json)
     try:
         saved = read(file)
-    except Failed as error:
+    except InvalidError as error:
         if reports.printed == "json":
-            error.use_json("show")
+            from declarative.cli.errors import Failed
+
+            raise Failed(error, "show") from None
         raise
     reports.write(saved.plan)
     if reports.printed != "text":

@@ -30,17 +30,16 @@ from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from declarative import __version__
-from declarative.cli.errors import Failed, failed
 from declarative.cli.output import check_writable
 from declarative.model.codec import PLAN_KIND
-from declarative.model.diagnostic import InvalidError
+from declarative.model.diagnostic import InvalidError, failed
 from declarative.model.inputs import RankInputs
 from declarative.model.schema import BadValueError
 from declarative.model.spec.policy import PlanKey
 from declarative.planner.saved import Saved, dump, load
 
 if TYPE_CHECKING:
-    from declarative.cli.session import Session
+    from declarative.converge.project import ProjectSession
     from declarative.model.manifest import Manifest
     from declarative.model.resource import Desired
     from declarative.model.state import State
@@ -66,7 +65,7 @@ def path_of(name: str) -> Path:
 
 
 def check_place(name: str) -> None:
-    """`Failed` if the signature would overwrite a file that is not a signature."""
+    """`InvalidError` if the signature would overwrite a file that is not a signature."""
     path = path_of(name)
     try:
         if os.path.lexists(path) and (path.is_symlink() or not _read(path).startswith(BEGIN)):
@@ -79,7 +78,7 @@ def check_place(name: str) -> None:
 
 
 def signer_of(name: str) -> Ed25519PrivateKey:
-    """The private key in a file; `Failed` if that is not what it holds."""
+    """The private key in a file; `InvalidError` if that is not what it holds."""
     try:
         data = _read(Path(name))
     except OSError as error:
@@ -97,7 +96,7 @@ def signer_of(name: str) -> Ed25519PrivateKey:
 
 
 def keys_of(given: str) -> tuple[PlanKey, ...]:
-    """Public keys: `given` is one, or names a file with one a line. `Failed` if there are none."""
+    """Public keys: `given` is one, or names a file with one a line. `InvalidError` if there are none."""
     text = given
     if not given.strip():
         summary = "no key may sign plans: `--signed-by` or FLEETFORM_SIGNED_BY is empty"
@@ -131,7 +130,7 @@ def sign(content: bytes, key: Ed25519PrivateKey) -> bytes:
 
 
 def check(name: str, content: bytes, keys: Collection[PlanKey]) -> None:
-    """`Failed` unless one of `keys` signed the plan `name`, as it was read: exactly this `content`."""
+    """`InvalidError` unless one of `keys` signed the plan `name`, as it was read: exactly this `content`."""
     by_hand = _by_hand(name, "KEY")
     try:
         armored = _read(path_of(name))
@@ -234,7 +233,7 @@ SUFFIXES = (".yaml", ".yml")
 
 
 def check_target(name: str) -> None:
-    """`Failed` if a plan could not be written to `name`: checked before it is made."""
+    """`InvalidError` if a plan could not be written to `name`: checked before it is made."""
     path = Path(name)
     if name == "-":
         raise failed("usage", "a plan is saved to a file", "name one, or print it: `fleetform plan --json`")
@@ -245,7 +244,7 @@ def check_target(name: str) -> None:
 
 
 def save(
-    session: Session,
+    session: ProjectSession,
     name: str,
     found: tuple[Plan, Desired, State, Inventory],
     key: Ed25519PrivateKey | None = None,
@@ -306,8 +305,8 @@ def _put(path: Path, content: bytes) -> None:
 
 
 def read(name: str, keys: Collection[PlanKey] | None = None) -> Saved:
-    """The plan in a file; `Failed` if there is none, or if it cannot be used. If `keys` are given, one of
-    them must have signed it: otherwise its content is not looked at.
+    """The plan in a file; `InvalidError` if there is none, or if it cannot be used. If `keys` are given, one
+    of them must have signed it: otherwise its content is not looked at.
     """
     try:
         content = _content(name)
@@ -328,7 +327,7 @@ def read(name: str, keys: Collection[PlanKey] | None = None) -> Saved:
     try:
         return load(content.decode(errors="surrogateescape"), f"`{name}`", __version__)
     except InvalidError as error:
-        raise Failed(error.diagnostics) from None
+        raise InvalidError(error.diagnostics) from None
 
 
 def _content(name: str) -> bytes:
@@ -349,7 +348,7 @@ def _head(path: Path) -> bytes:
         return b"?"
 
 
-def say_saved(session: Session, name: str, result: str) -> None:
+def say_saved(session: ProjectSession, name: str, result: str) -> None:
     """Say on stderr what `--out` did."""
     if result == "error":
         sys.stderr.write("no plan was saved: it has errors\n")

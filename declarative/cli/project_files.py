@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from declarative.cli.errors import Failed, failed
-from declarative.cli.options import examples, json_option, work_option
-from declarative.cli.output import emit, emit_text
-from declarative.cli.session import Session, project_command
+from declarative.cli.options import examples, json_option, project_command, work_option
+from declarative.cli.output import emit, emit_text, say
+from declarative.converge.project import ProjectSession
 from declarative.language.loader.findings import Findings
-from declarative.model.diagnostic import Severity, Span, in_order
+from declarative.model.diagnostic import InvalidError, Severity, Span, failed, in_order
 
 if TYPE_CHECKING:
     from declarative.language.source import Reading
@@ -64,9 +63,9 @@ def fmt_command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: b
             changed += _one(name, target, findings, known.pop(name, None), check=check, diff=diff)
     found = in_order(findings.items)
     if any(item.severity is Severity.ERROR for item in found):
-        raise Failed(found)
+        raise InvalidError(found)
     if found:
-        Failed(found).show()
+        say(found)
     return 1 if check and changed else 0
 
 
@@ -277,7 +276,7 @@ def init_command(ctx: click.Context) -> int:
 @json_option
 @work_option
 @project_command
-def validate_command(session: Session, *, as_json: bool, max_work: int | None) -> int:
+def validate_command(session: ProjectSession, *, as_json: bool, max_work: int | None) -> int:
     """Check every document of the project. Contacts nothing, and needs no state."""
     from declarative.render.data import validate_json
 
@@ -285,7 +284,7 @@ def validate_command(session: Session, *, as_json: bool, max_work: int | None) -
         desired = session.load(look="names", published=True).desired
         if max_work is not None:
             _check_work(desired, max_work)
-    except Failed as error:
+    except InvalidError as error:
         if as_json:
             emit(validate_json(False, error.diagnostics))
             return 1
@@ -293,7 +292,7 @@ def validate_command(session: Session, *, as_json: bool, max_work: int | None) -
     if as_json:
         emit(validate_json(True, session.warnings))
         return 0
-    session.say(session.warnings)
+    say(session.warnings)
     counts = [
         f"{len(items)} {noun if len(items) == 1 else noun + 's'}"
         for noun, items in (("fleet", desired.fleets), ("volume", desired.volumes), ("task", desired.tasks))
@@ -304,14 +303,14 @@ def validate_command(session: Session, *, as_json: bool, max_work: int | None) -
 
 
 def _check_work(desired: Desired, most: int) -> None:
-    """`Failed` if a plan of the declaration takes more work, without offers and records."""
+    """`InvalidError` if a plan of the declaration takes more work, without offers and records."""
     from declarative.model.state import State
     from declarative.planner.inventory import Inventory
     from declarative.planner.limits import too_large
 
     large = too_large(desired, State(), Inventory(), most)
     if large:
-        raise Failed((large,))
+        raise InvalidError((large,))
 
 
 def schemas() -> dict[str, dict[str, Any]]:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from declarative.cli.errors import Failed, failed
 from declarative.cli.events import notifying
-from declarative.cli.options import apply_options, examples, json_option
+from declarative.cli.options import apply_options, examples, json_option, project_command
 from declarative.cli.output import STOPPING, emit, emit_text, stopping, timed_lines
-from declarative.cli.session import Session, project_command
 from declarative.cli.status import Listen, listen_options, listening
+from declarative.converge.project import ProjectSession
+from declarative.model.diagnostic import InvalidError, failed
 
 if TYPE_CHECKING:
     from declarative.reconcile.checkout import Checkout
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @json_option
 @project_command
 def reconcile_command(
-    session: Session,
+    session: ProjectSession,
     *,
     once: bool,
     url: str | None,
@@ -85,8 +85,10 @@ def reconcile_command(
     return 0
 
 
-def _follow(session: Session, url: str | None, branch: str, within: str) -> Checkout | None:
-    """Let the session work in the clone of a repository; `Failed` if there is none and it cannot be made."""
+def _follow(session: ProjectSession, url: str | None, branch: str, within: str) -> Checkout | None:
+    """Let the session work in the clone of a repository; `InvalidError` if there is none and it cannot be
+    made.
+    """
     if url is None:
         if within or branch != "main":
             raise failed("usage", "`--branch` and `--path` are about `--git`", "add `--git URL`")
@@ -101,7 +103,7 @@ def _follow(session: Session, url: str | None, branch: str, within: str) -> Chec
         if checkout.commit is None:
             checkout.update()
     except GitError as error:
-        raise Failed((error.diagnostic,)) from None
+        raise InvalidError((error.diagnostic,)) from None
     root = checkout.folder.resolve()
     project = (root / within).resolve()
     if not project.is_relative_to(root) or not project.is_dir():
@@ -116,7 +118,7 @@ def _follow(session: Session, url: str | None, branch: str, within: str) -> Chec
 @click.argument("digests", metavar="[DIGEST]...", nargs=-1)
 @json_option
 @project_command
-def approve_command(session: Session, digests: tuple[str, ...], as_json: bool) -> int:
+def approve_command(session: ProjectSession, digests: tuple[str, ...], as_json: bool) -> int:
     """Let `fleetform reconcile` do what it waits with; without a DIGEST, list that.
 
     The first characters of a digest are enough. It holds for exactly these actions: once the plan does

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
-from declarative.cli.errors import failed
 from declarative.cli.options import going_tasks, name_tasks
-from declarative.cli.output import PipeSafeStream, check_writable, out_style
-from declarative.cli.session import Session
+from declarative.cli.output import PipeSafeStream, check_writable, out_style, say
+from declarative.converge.project import ProjectSession
+from declarative.model.diagnostic import failed
 from declarative.render.text import is_terminal, plural
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Reports:
         return bool(self.files) or self.printed != "text"
 
     def check(self, *, as_json: bool) -> None:
-        """`Failed` if a file could not be written: checked before the plan is made."""
+        """`InvalidError` if a file could not be written: checked before the plan is made."""
         if as_json:
             if self.printed not in {"text", "json"}:
                 raise failed("usage", f"`--json` and `--format {self.printed}` are two formats", "give one")
@@ -145,8 +145,8 @@ def report_options(command: F) -> F:
 
 
 def expected(text: str, *, earlier: bool = False) -> PlanDigest:
-    """The digest that `--expect` gives, or the file with a report; `Failed` if it is neither, or the report
-    of a refused plan. An `earlier` refused plan adds nothing to what is approved.
+    """The digest that `--expect` gives, or the file with a report; `InvalidError` if it is neither, or the
+    report of a refused plan. An `earlier` refused plan adds nothing to what is approved.
     """
     from declarative.planner.approval import PlanDigest, RefusedPlanError, is_digest, read_approval
 
@@ -209,7 +209,7 @@ class RunOutput:
     origin: Origin
     """Which project it is of."""
 
-    def __init__(self, session: Session, doing: str, *, as_json: bool) -> None:
+    def __init__(self, session: ProjectSession, doing: str, *, as_json: bool) -> None:
         self.session = session
         self.doing = doing
         self.as_json = as_json
@@ -231,7 +231,7 @@ class RunOutput:
         if self.as_json:
             self.event({"event": "plan", "plan": plan_json(plan)})
             return
-        self.session.say(plan.diagnostics)
+        say(plan.diagnostics)
         if not plan.shown:
             return
         if self.doing == "destroy" and not plan.changes:

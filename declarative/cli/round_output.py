@@ -10,11 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from declarative.cli.output import say
 from declarative.model.state import natural
 
 if TYPE_CHECKING:
     from declarative.cli.run import Run
-    from declarative.cli.session import Session
+    from declarative.converge.project import ProjectSession
     from declarative.model.diagnostic import Diagnostic
     from declarative.planner.inventory import Inventory
     from declarative.reconcile.round import Wait
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class RoundOutput:
     """Prints what is new, and remembers what was printed."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProjectSession) -> None:
         self._session = session
         self._last: dict[str, frozenset[object]] = {}
         self._was_away: set[str] = set()
@@ -38,7 +39,7 @@ class RoundOutput:
     def git(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         """Print errors of the repository."""
         if self.new("git", diagnostics):
-            self._session.say(diagnostics)
+            say(diagnostics)
 
     def locked(self, holder: str) -> None:
         """Print that another command has the lock."""
@@ -49,18 +50,18 @@ class RoundOutput:
         """Print errors of the project's files; `held`: the earlier declaration still holds."""
         had, new = self._last.get("files"), self.new("files", diagnostics)
         if new:
-            self._session.say(tuple(d for d in diagnostics if d in new))
+            say(tuple(d for d in diagnostics if d in new))
             if held:
                 _say("the project's files have errors: what they declared before holds until they have none")
         elif had and not diagnostics:
             _say("the project's files have no errors any more: what they declare now holds")
         elif self.new("warnings", self._session.warnings):
-            self._session.say(self._session.warnings)
+            say(self._session.warnings)
 
     def errors(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         """Print errors of a round."""
         new = self.new("errors", diagnostics)
-        self._session.say(tuple(d for d in diagnostics if d in new))
+        say(tuple(d for d in diagnostics if d in new))
 
     def waits(self, run: Run, waits: Collection[Wait]) -> None:
         """Print what a round did not do, and why."""

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from declarative.apply.backend_look import backends_of
 from declarative.apply.outages import PATIENT, Outages
 from declarative.cli.calm import Calm, Marks, lasts, marks_of, settled
-from declarative.cli.errors import Failed
+from declarative.cli.output import say
 from declarative.cli.round_output import RoundOutput
 from declarative.cli.run import Run
-from declarative.cli.session import Session
-from declarative.cli.state_access import of_state
 from declarative.cli.watched_files import WatchedFiles
-from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.converge.project import ProjectSession
+from declarative.converge.state_access import of_state
+from declarative.model.diagnostic import Diagnostic, InvalidError, Severity
 from declarative.model.status import Outage
 from declarative.planner.health import SILENT_HINT
 from declarative.planner.hosts import hosts_of
@@ -272,7 +272,7 @@ class RoundRun(Run):
         if plan.actions or plan.scope.moved:
             super()._show(replace(plan, diagnostics=fresh))
         elif fresh and not self.as_json:
-            self.session.say(fresh)
+            say(fresh)
 
     def _say_waiting(self, plan: Plan, state: State) -> None:
         """Tasks without a place are among what waits."""
@@ -302,7 +302,7 @@ class Rounds:
 
     def __init__(
         self,
-        session: Session,
+        session: ProjectSession,
         options: Mapping[str, Any],
         stop: Stop,
         checkout: Checkout | None = None,
@@ -415,7 +415,7 @@ class Rounds:
             found = _nothing(())
         except _OutdatedError:
             return self.step()
-        except Failed as error:
+        except InvalidError as error:
             found = self._failed(error.diagnostics)
         except StateError as error:
             if error.code == "locked":

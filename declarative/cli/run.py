@@ -12,13 +12,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from declarative.cli.errors import Failed
 from declarative.cli.options import confirm, going_tasks, has_ended, name_tasks
-from declarative.cli.output import INTERRUPTED, STOPPING, stopping
+from declarative.cli.output import INTERRUPTED, STOPPING, say, stopping
 from declarative.cli.reports import PENDING, RunOutput
-from declarative.cli.session import Session, allowing, check_requested, part_of
-from declarative.cli.state_access import of_state
-from declarative.model.diagnostic import Diagnostic, Severity, in_order
+from declarative.converge.project import ProjectSession
+from declarative.converge.selection import allowing, check_requested, part_of
+from declarative.converge.state_access import of_state
+from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, in_order
 from declarative.model.inputs import RankInputs
 from declarative.model.text import clean
 
@@ -47,7 +47,9 @@ class Run(RunOutput):
     AGAIN = "the next `fleetform apply` tries again"
     """Who starts a task whose start failed."""
 
-    def __init__(self, session: Session, desired: Desired, doing: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, session: ProjectSession, desired: Desired, doing: str, options: Mapping[str, Any]
+    ) -> None:
         super().__init__(session, doing, as_json=options["as_json"])
         self.desired = desired
         self.now = session.clock
@@ -116,7 +118,7 @@ class Run(RunOutput):
         before = self.session.warnings
         self.desired = self.read()
         self.names = self.desired.tasks
-        self.session.say(tuple(d for d in self.session.warnings if d not in before))
+        say(tuple(d for d in self.session.warnings if d not in before))
         self.session.state.check_still(self.desired)
 
     def lock(self) -> AbstractContextManager[Writer]:
@@ -234,7 +236,7 @@ class Run(RunOutput):
         return refresh(writer, backends, self.now, self.note, accept=self.options["accept_vanished"])
 
     def check_env(self, plan: Plan, state: State) -> None:
-        """`Failed` if a variable that ranks need is not set: before anything is made for them."""
+        """`InvalidError` if a variable that ranks need is not set: before anything is made for them."""
         from declarative.apply.launch import missing_env
 
         found = []
@@ -245,10 +247,10 @@ class Run(RunOutput):
             address = f"task/{tasks[0]}"
             found.append(Diagnostic(code="missing-env", summary=summary, hint=hint, address=address))
         if found:
-            raise Failed(tuple(found))
+            raise InvalidError(tuple(found))
 
     def _check_expected(self, plan: Plan, state: State) -> None:
-        """`Failed` with what differs unless the plan is what was approved, or what is left of it."""
+        """`InvalidError` with what differs unless the plan is what was approved, or what is left of it."""
         approved = self.options.get("expect")
         if approved is None or not plan.changes:
             return
@@ -268,10 +270,10 @@ class Run(RunOutput):
             if len(lines) > len(found):
                 more = f"{len(lines) - len(found)} more differences"
                 found.append(Diagnostic(code="plan-differs", summary=more))
-            raise Failed((*found[:-1], replace(found[-1], hint=hint)))
+            raise InvalidError((*found[:-1], replace(found[-1], hint=hint)))
 
     def ask(self) -> None:
-        """Consent: by `--auto-approve`, or at the prompt of a terminal. `Failed` if the plan would do
+        """Consent: by `--auto-approve`, or at the prompt of a terminal. `InvalidError` if the plan would do
         something else by the time of the answer.
         """
         from declarative.planner.assumptions import stopped_by_now
@@ -288,7 +290,7 @@ class Run(RunOutput):
         if self.plan is None:
             return  # `destroy --orphans` has none
         if changed := tuple(stopped_by_now(self.plan, self.store.read(), self.now(), "run this again")):
-            raise Failed(changed)
+            raise InvalidError(changed)
 
     def _carry_out(self, plan: Plan, writer: Writer, state: State) -> int:
         from declarative.apply.gate import waiting
@@ -314,7 +316,7 @@ class Run(RunOutput):
         code = INTERRUPTED if interrupted else self._code(plan, results, held)
         self.report(results, self._result(plan, code), cut_short=bool(self.faults))
         for fault in self.faults:
-            self.session.say(of_state(fault, self.session.directory).diagnostics)
+            say(of_state(fault, self.session.directory).diagnostics)
         for task, why in held.items():
             self.say(f"task/{task} is prepared and waits: {why}; the next `fleetform apply` lets it run")
         if not interrupted:
@@ -394,7 +396,7 @@ class Run(RunOutput):
             keep_before(self.session.directory, self.store.pull(), at)
         except StateError as error:
             code, level = "no-backup", Severity.WARNING
-            self.session.say((Diagnostic(code=code, summary=error.summary, hint=error.hint, severity=level),))
+            say((Diagnostic(code=code, summary=error.summary, hint=error.hint, severity=level),))
 
     def perform(
         self, plan: Plan, writer: Writer, stop: threading.Event

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from declarative.cli import CommandGroup, completion, orphans, state_edit
-from declarative.cli.errors import failed
-from declarative.cli.options import examples, json_option, lock_option
+from declarative.cli.options import declared, examples, json_option, lock_option, project_command
 from declarative.cli.output import emit, emit_text, out_style
-from declarative.cli.session import Session, project_command
+from declarative.converge.project import ProjectSession
+from declarative.model.diagnostic import failed
 
 if TYPE_CHECKING:
     from declarative.model.resource import Desired
@@ -49,7 +49,7 @@ for _command in (
 @state_command.command("list")
 @click.argument("kind", required=False)
 @project_command
-def list_(session: Session, kind: str | None) -> int:
+def list_(session: ProjectSession, kind: str | None) -> int:
     """List the addresses of everything that is recorded, or of one KIND."""
     from declarative.model.state import KINDS
     from declarative.render.listings import state_text
@@ -65,7 +65,7 @@ def list_(session: Session, kind: str | None) -> int:
 @click.argument("address", shell_complete=completion.addresses)
 @json_option
 @project_command
-def show(session: Session, address: str, as_json: bool) -> int:
+def show(session: ProjectSession, address: str, as_json: bool) -> int:
     """Show one record: its inputs, its outputs, what it needs."""
     from declarative.model.diagnostic import suggest
     from declarative.render.listings import state_text
@@ -84,7 +84,7 @@ def show(session: Session, address: str, as_json: bool) -> int:
 
 @state_command.command("pull")
 @project_command
-def pull(session: Session) -> int:
+def pull(session: ProjectSession) -> int:
     """Print the whole state as JSON. There are no secrets in it."""
     emit(session.store().pull())
     return 0
@@ -93,14 +93,14 @@ def pull(session: Session) -> int:
 @state_command.command("check")
 @json_option
 @project_command
-def check(session: Session, as_json: bool) -> int:
+def check(session: ProjectSession, as_json: bool) -> int:
     """Prove what is recorded: blocks, references, and against what the backends report.
 
     Exits 1 if anything is wrong.
     """
     from declarative.store.check import faults
 
-    desired = session.declared(warn=not as_json)
+    desired = declared(session, warn=not as_json)
     store = session.state.open(desired, typed=False)
     if not store.exists:
         raise failed("no-state", f"there is no state in {session.state.url(desired)}", NO_STATE)
@@ -132,7 +132,7 @@ NO_CONTRADICTION = ("taken-up", "cleaned-folder")
 """What a look tells that speaks neither against the records nor against an answer."""
 
 
-def _compared(session: Session, state: State, desired: Desired | None) -> list[dict[str, str | None]]:
+def _compared(session: ProjectSession, state: State, desired: Desired | None) -> list[dict[str, str | None]]:
     """Differences between the records and what the backends report; a backend that cannot be read is one."""
     from declarative.apply.backend_look import look
     from declarative.planner.inventory import differences
@@ -158,7 +158,7 @@ def _finding(
 )
 @json_option
 @project_command
-def history(session: Session, addresses: tuple[str, ...], limit: int, as_json: bool) -> int:
+def history(session: ProjectSession, addresses: tuple[str, ...], limit: int, as_json: bool) -> int:
     """What was done when, with what result, newest first; of some addresses only, also by earlier names."""
     from declarative.render.listings import history_json, history_text
     from declarative.store.rename import parse
@@ -177,7 +177,7 @@ def history(session: Session, addresses: tuple[str, ...], limit: int, as_json: b
 
 @state_command.command("adopt-folder")
 @project_command
-def adopt_folder(session: Session) -> int:
+def adopt_folder(session: ProjectSession) -> int:
     """Say that this folder is the state's place from now on, after it was copied or moved to another disk.
 
     The folder that it was in before asks from then on.
@@ -196,7 +196,7 @@ def adopt_folder(session: Session) -> int:
 @state_command.command("adopt-project")
 @lock_option
 @project_command
-def adopt_project(session: Session, lock_timeout: float | None) -> int:
+def adopt_project(session: ProjectSession, lock_timeout: float | None) -> int:
     """Say that this state is that of the project declared here, after the project was renamed.
 
     Be sure that it is: the next apply deletes what is recorded and not declared here.
@@ -218,7 +218,7 @@ def adopt_project(session: Session, lock_timeout: float | None) -> int:
 @state_command.command("unlock")
 @click.argument("owner", required=False)
 @project_command
-def unlock(session: Session, owner: str | None) -> int:
+def unlock(session: ProjectSession, owner: str | None) -> int:
     """Take the lock away from a holder that cannot be reached. It writes nothing more from then on."""
     info = session.store(write=True).unlock(owner)
     emit_text(f"Taken from {info}.\n" if info else "Nobody holds the lock.\n")

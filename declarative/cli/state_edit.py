@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from declarative.cli import completion
-from declarative.cli.errors import failed
-from declarative.cli.options import approve_option, confirm, has_ended, json_option, lock_option
+from declarative.cli.options import (
+    approve_option,
+    confirm,
+    has_ended,
+    json_option,
+    lock_option,
+    project_command,
+)
 from declarative.cli.output import emit, emit_text
-from declarative.cli.session import Session, project_command
-from declarative.model.diagnostic import and_more
+from declarative.converge.project import ProjectSession
+from declarative.model.diagnostic import and_more, failed
 
 if TYPE_CHECKING:
     from declarative.model.resource import Desired
@@ -51,7 +57,7 @@ RUNS_ON = (
 @approve_option
 @lock_option
 @project_command
-def rm(session: Session, addresses: tuple[str, ...], **options: Any) -> int:
+def rm(session: ProjectSession, addresses: tuple[str, ...], **options: Any) -> int:
     """Forget records; the real things stay as they are, and belong to no state any more.
 
     An ADDRESS is that of a record, or `volume/NAME` for all of a count, `fleet/NAME` for its nodes,
@@ -75,7 +81,7 @@ def rm(session: Session, addresses: tuple[str, ...], **options: Any) -> int:
 
 
 def _to_forget(state: State, texts: Iterable[str], *, cascade: bool) -> list[Address]:
-    """Every record that is meant, in the order of `state list`; `Failed` if others need one of them."""
+    """Every record that is meant, in the order of `state list`; `InvalidError` if others need one of them."""
     from declarative.store.rename import members, parse, users
     from declarative.store.rows import by_address
 
@@ -108,7 +114,7 @@ def _running(state: State, found: Iterable[Address]) -> str:
 @dry_run_option
 @lock_option
 @project_command
-def mv(session: Session, source: str, target: str, dry_run: bool, lock_timeout: float | None) -> int:
+def mv(session: ProjectSession, source: str, target: str, dry_run: bool, lock_timeout: float | None) -> int:
     """Rename records, as they were renamed in the YAML: nothing is made anew, and ranks run on.
 
     FROM and TO are `volume/NAME` (all of a count), `volume/NAME-0`, `fleet/NAME`, `node/NAME-0` or
@@ -143,7 +149,7 @@ def _moves(moves: Mapping[Address, Address]) -> str:
 @click.option("--force", is_flag=True, help="Also over a state with a newer serial; its backup stays.")
 @lock_option
 @project_command
-def push(session: Session, file: str, force: bool, lock_timeout: float | None) -> int:
+def push(session: ProjectSession, file: str, force: bool, lock_timeout: float | None) -> int:
     """Replace the whole state by one that `state pull` printed.
 
     It refuses a state of another lineage, one that is not newer, and one that contradicts itself. An empty
@@ -185,7 +191,7 @@ NO_BACKUP = "each `apply` that changes something keeps one in `.fleetform/backup
 @click.command("list-backups")
 @json_option
 @project_command
-def list_backups(session: Session, as_json: bool) -> int:
+def list_backups(session: ProjectSession, as_json: bool) -> int:
     """List the states that were kept before changes, the newest first."""
     from declarative.store.backup import kept
 
@@ -218,7 +224,7 @@ def _described(project: Path, file: Path) -> dict[str, Any]:
 @approve_option
 @lock_option
 @project_command
-def restore(session: Session, file: str | None, **options: Any) -> int:
+def restore(session: ProjectSession, file: str | None, **options: Any) -> int:
     """Bring a state back from FILE, or from the newest backup.
 
     What is there is kept first: as a backup, or under another name where it cannot be read any more. What was
@@ -245,7 +251,7 @@ def restore(session: Session, file: str | None, **options: Any) -> int:
 
 
 def _bring_back(
-    session: Session,
+    session: ProjectSession,
     desired: Desired | None,
     found: tuple[State, Held],
     options: dict[str, Any],
@@ -269,7 +275,7 @@ def _bring_back(
     return 0
 
 
-def _broken(session: Session, desired: Desired | None) -> str | None:
+def _broken(session: ProjectSession, desired: Desired | None) -> str | None:
     """Why a state's file cannot be written to any more; None if it can, or if it is on a server."""
     from declarative.store import StateError, file_of, open_store
 
@@ -288,7 +294,7 @@ def _broken(session: Session, desired: Desired | None) -> str | None:
     return wrong[0] if wrong else None
 
 
-def _put_aside(session: Session, desired: Desired | None) -> Path:
+def _put_aside(session: ProjectSession, desired: Desired | None) -> Path:
     """Rename the file, with what SQLite keeps beside it."""
     from declarative.store import file_of
 
@@ -308,7 +314,7 @@ def _confirm(question: str, options: Mapping[str, Any], look: str = "look with `
     confirm(question, approved=options["auto_approve"], doing="it", look=look)
 
 
-def _backup(session: Session, store: Store) -> Path:
+def _backup(session: ProjectSession, store: Store) -> Path:
     from declarative.store.backup import keep_pulled
 
     return keep_pulled(session.directory, store.pull())

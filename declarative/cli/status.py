@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from declarative.cli.errors import Failed, failed
-from declarative.cli.options import examples, json_option
-from declarative.cli.output import emit, emit_text, out_style, stopping
-from declarative.cli.session import Session, now, project_command
+from declarative.cli.options import declared, examples, json_option, project_command
+from declarative.cli.output import emit, emit_text, out_style, say, stopping
+from declarative.converge.project import ProjectSession
+from declarative.model.diagnostic import InvalidError, failed
 
 if TYPE_CHECKING:
     from declarative.model.state import State
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "--refresh", is_flag=True, help="Look at all hosts, also at those that are no nodes yet, and say when."
 )
 @project_command
-def status_command(session: Session, as_json: bool, offline: bool, refresh: bool) -> int:
+def status_command(session: ProjectSession, as_json: bool, offline: bool, refresh: bool) -> int:
     """Show the fleets with their block map, the volumes and the tasks. Reads the backends, keeps nothing.
 
     With --refresh it also looks at declared hosts that are not nodes yet, as `plan` does, and says why they
@@ -46,14 +46,14 @@ def status_command(session: Session, as_json: bool, offline: bool, refresh: bool
         raise failed("usage", "`--offline` contacts nothing, `--refresh` everything", "leave one of them out")
     view = gather(session, offline=offline, refresh=refresh)
     if as_json:
-        session.say(view.diagnostics)  # in the text they have a table
+        say(view.diagnostics)  # in the text they have a table
         emit(status_json(view))
     else:
         emit_text(status_text(view, **out_style()))
     return 0
 
 
-def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusView:
+def gather(session: ProjectSession, *, offline: bool, refresh: bool = False) -> StatusView:
     """The records and the declaration, with what is observed now."""
     from declarative.apply.backend_look import look
     from declarative.apply.hosts import notes_on, survey
@@ -68,7 +68,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     from declarative.planner.volumes import gone_volume
     from declarative.render.views import host_view, status_view, with_waits
 
-    desired = session.declared(warn=True, some=True) or Desired()
+    desired = declared(session, some=True) or Desired()
     store = session.state.open(desired, offline=offline)
     state = store.read()
     backends = session.backends(desired, state)
@@ -85,12 +85,12 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     unfit = [item for _, item in others if item]
     contact = contact_notes(desired, state, replace(inventory, left_out=tuple(unfit)))
     noted = in_order((*located((*inventory.diagnostics, *rehearsed, *gone), desired.places), *contact))
-    session.say(noted)
+    say(noted)
     view = status_view(
         desired,
         current,
-        now=now() if refresh or offline else None,
-        at=now(),
+        now=session.clock() if refresh or offline else None,
+        at=session.clock(),
         lost=None if offline else inventory.lost,
     )
     view = with_waits(view, store.waiting())
@@ -101,7 +101,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
         left_alone=store.left_alone(),
         nodes=tuple(replace(node, rehearsal=lacking.get(node.name, False)) for node in view.nodes),
         health=(
-            *of_nodes(readiness_of_nodes(current), inventory.silent, now()),
+            *of_nodes(readiness_of_nodes(current), inventory.silent, session.clock()),
             *of_hosts(unfit),
             *of_warnings(noted),
         ),
@@ -184,7 +184,7 @@ def listen_options(default: str | None) -> Callable[[F], F]:
 )
 @listen_options("127.0.0.1:9470")
 @project_command
-def serve_command(session: Session, listen: Listen, token_file: Path | None) -> int:
+def serve_command(session: ProjectSession, listen: Listen, token_file: Path | None) -> int:
     """Show the fleet over HTTP until interrupted: a live page at /, /metrics for Prometheus, /healthz and
     /readyz.
 
@@ -200,7 +200,7 @@ def serve_command(session: Session, listen: Listen, token_file: Path | None) -> 
 
 @contextmanager
 def listening(
-    session: Session,
+    session: ProjectSession,
     listen: Listen | None,
     token_file: Path | None,
     interval: Callable[[], float] | None = None,
@@ -217,7 +217,7 @@ def listening(
     def title() -> str:
         return session.current.project.name or session.directory.resolve().name
 
-    seen = LatestState(title, _Watched(session, reload=interval is None), now, interval)
+    seen = LatestState(title, _Watched(session, reload=interval is None), session.clock, interval)
     metrics = Metrics(seen, loop=interval is not None)
 
     def observe(done: Round) -> None:
@@ -276,10 +276,10 @@ def _token(file: Path | None) -> str | None:
 class _Watched:
     """Reads the records and the declaration."""
 
-    def __init__(self, session: Session, *, reload: bool) -> None:
+    def __init__(self, session: ProjectSession, *, reload: bool) -> None:
         """`reload`: read the project's files again, since no loop does."""
         self._session = session
-        self._loaded = now() if reload else None
+        self._loaded = session.clock() if reload else None
         self._turn = threading.Lock()
 
     def __call__(self) -> Recorded:
@@ -296,18 +296,20 @@ class _Watched:
             events = store.events(max(0, last - SHOWN))
             waiting = store.waiting()
         view = replace(
-            with_waits(status_view(desired, state, now=now(), at=now()), waiting),
-            health=of_nodes(readiness_of_nodes(state), state.silent, now()),
+            with_waits(
+                status_view(desired, state, now=self._session.clock(), at=self._session.clock()), waiting
+            ),
+            health=of_nodes(readiness_of_nodes(state), state.silent, self._session.clock()),
             spent=spent,
         )
         return Recorded(view=view, events=tuple(reversed(events)), declared=desired.fleets)
 
     def _reload(self) -> None:
         with self._turn:
-            if self._loaded is None or 0 <= now() - self._loaded < RELOAD:
+            if self._loaded is None or 0 <= self._session.clock() - self._loaded < RELOAD:
                 return
-            self._loaded = now()
+            self._loaded = self._session.clock()
         try:
             self._session.load_if_any()
-        except Failed:
+        except InvalidError:
             return  # what was declared before counts

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from declarative.cli.actor import who
-from declarative.cli.errors import Failed
+from declarative.converge.actor import who
+from declarative.model.diagnostic import InvalidError
 from declarative.reconcile.checkout import GitError, Mark, mark_of, unchanged
 from declarative.store.lock import boottime
 from declarative.store.loops import LEASE_SECONDS
 
 if TYPE_CHECKING:
     from declarative.cli.round_output import RoundOutput
-    from declarative.cli.session import Session
+    from declarative.converge.project import ProjectSession
     from declarative.model.diagnostic import Diagnostic
     from declarative.model.resource import Desired
     from declarative.reconcile.checkout import Checkout
@@ -25,7 +25,7 @@ TRIES = 3
 class WatchedFiles:
     """The declaration, from round to round."""
 
-    def __init__(self, session: Session, output: RoundOutput, checkout: Checkout | None) -> None:
+    def __init__(self, session: ProjectSession, output: RoundOutput, checkout: Checkout | None) -> None:
         """`checkout` brings the files, where they follow a branch."""
         self._session, self._output, self._checkout = session, output, checkout
         self.desired: Desired | None = None
@@ -71,7 +71,7 @@ class WatchedFiles:
     def _read(self, mark: Mark) -> None:
         try:
             loaded = self._session.load(look="contents")
-        except Failed as error:
+        except InvalidError as error:
             self.wrong = error.diagnostics
         else:
             self.desired, self._files, self.wrong = loaded.desired, loaded.files, ()

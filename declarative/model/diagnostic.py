@@ -69,11 +69,23 @@ class Diagnostic:
 
 
 class InvalidError(Exception):
-    """The user's input cannot be used. Carries every diagnostic of one pass, in order of place."""
+    """What the user wrote or asked for cannot be used. Carries every diagnostic of one pass, in order of
+    place.
+    """
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)
         super().__init__("; ".join(d.summary for d in self.diagnostics))
+
+
+def failed(code: str, summary: str, hint: str | None = None) -> InvalidError:
+    """One error without a position."""
+    return InvalidError((Diagnostic(code=code, summary=summary, hint=hint),))
+
+
+def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
+    """Whether any of them is an error."""
+    return any(d.severity is Severity.ERROR for d in diagnostics)
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:

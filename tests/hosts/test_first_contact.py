@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -140,8 +141,8 @@ def test_a_host_that_offers_another_key_once_its_own_is_trusted_gets_none(
     before = (project.path / "rack.yaml").read_text()
     files = [machines[0].folder / name for name in ("key", "key.pub")]
     kept = {file: file.read_bytes() for file in files}
-    shown = []
-    monkeypatch.setattr(Failed, "show", lambda failed: shown.extend(failed.diagnostics))
+    shown: list[Any] = []
+    monkeypatch.setattr("declarative.cli.hosts.say", shown.extend)
     try:
         cli.main(["-C", str(project.path), "hosts", "trust", *args], standalone_mode=False)
         (error,) = shown

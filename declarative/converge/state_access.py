@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from declarative.cli.actor import who
-from declarative.cli.errors import Failed, failed
+from declarative.converge.actor import who
+from declarative.model.diagnostic import InvalidError, failed
 
 if TYPE_CHECKING:
     from declarative.model.resource import Desired
@@ -93,7 +93,7 @@ def _note(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def of_state(error: StateError, project: Path) -> Failed:
+def of_state(error: StateError, project: Path) -> InvalidError:
     """An error of the state as one of the command. Its hint names the newest backup where one helps."""
     from declarative.store.backup import kept
     from declarative.store.faults import FROM_BACKUP
@@ -193,7 +193,7 @@ class StateAccess:
         """
         try:
             return self.open(desired, write=True, create=False)
-        except Failed as error:
+        except InvalidError as error:
             if any(d.code != "no-state" for d in error.diagnostics) or self._lost(self.url(desired)):
                 raise
         self._aside = tempfile.TemporaryDirectory(prefix="fleetform-")
@@ -293,13 +293,13 @@ class StateAccess:
         try:
             with self._open(self.url(desired), write=True) as store:
                 store.note(op, address, op)
-        except (Failed, StateError) as error:
+        except (InvalidError, StateError) as error:
             _note(f"warning: the state's history does not tell of this {op}: {error}")
 
     def check_moved(self, desired: Desired) -> None:
-        """`Failed` if the project names a state in which nothing was ever recorded, while its default one
-        holds things: a plan would make all of them a second time. A state that was named with `--state` is
-        meant.
+        """`InvalidError` if the project names a state in which nothing was ever recorded, while its default
+        one holds things: a plan would make all of them a second time. A state that was named with `--state`
+        is meant.
         """
         from declarative.store import file_of
 
@@ -321,7 +321,7 @@ class StateAccess:
             raise failed("state-moved", summary, MOVE_STATE)
 
     def check_still(self, desired: Desired) -> None:
-        """`Failed` if the project, read anew, names another state than the one that was opened."""
+        """`InvalidError` if the project, read anew, names another state than the one that was opened."""
         assert self._store is not None
         self._check_project(desired, self._store, refuse=True)
         if self._aside is None and self._store.url != self.url(desired):
@@ -329,8 +329,8 @@ class StateAccess:
             raise failed("locked", summary, "run this again")
 
     def _check_project(self, desired: Desired | None, store: Store, *, refuse: bool) -> None:
-        """`Failed`, or else a warning, if the state is that of a project of another name, wherever it was
-        named: nothing that is recorded there is declared here.
+        """`InvalidError`, or else a warning, if the state is that of a project of another name, wherever it
+        was named: nothing that is recorded there is declared here.
         """
         if desired is None:
             return
@@ -345,8 +345,8 @@ class StateAccess:
         _note(f"warning: {summary}; {OTHER_PROJECT}")
 
     def _check_within(self, url: str) -> None:
-        """`Failed` for a state on a server or outside of the project: a stranger's YAML or link may name it,
-        and must not show its records. A state that the user named is allowed.
+        """`InvalidError` for a state on a server or outside of the project: a stranger's YAML or link may
+        name it, and must not show its records. A state that the user named is allowed.
         """
         from declarative.store import StateError, file_of
 
