@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from declarative.model.spec.reconcile import EVENT_TYPES
 from declarative.store import events
-from declarative.store.database import Connection
+from declarative.store.sql import Connection
 from tests.cli import Project
 
 # No deadline: how long an example takes says more about the machine than about the code. In CI, the same

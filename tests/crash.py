@@ -20,7 +20,7 @@ from typing import Any
 
 from declarative import cli
 from declarative.store import Writer
-from declarative.store.groups import Groups
+from declarative.store.server.group_commit import CommitQueue
 from tests.cli import clean_env, fleet, lines, task, volume
 from tests.forked import import_all
 
@@ -40,7 +40,7 @@ def die_at(step: int, when: str) -> None:
     if when == "write":
         numbers = itertools.count(1)
         Writer._write = _counted(Writer._write, step, numbers, before=True)  # type: ignore[method-assign]
-        Groups.leave = _counted(Groups.leave, step, numbers, before=True)  # type: ignore[method-assign]
+        CommitQueue.leave = _counted(CommitQueue.leave, step, numbers, before=True)  # type: ignore[method-assign]
     else:
         Writer.begin = _counted(Writer.begin, step, itertools.count(1), before=False)  # type: ignore[method-assign]
 

@@ -37,7 +37,7 @@ from declarative.render.data import plan_json, status_json, to_json
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.plan import plan_text
 from declarative.render.status import status_text
-from declarative.store.export import dump
+from declarative.store.snapshot import dump
 from tests.fuzz import BASE, applied, as_file
 from tests.model import NOW
 

@@ -26,7 +26,7 @@ from typing import Any
 from declarative import cli
 from declarative.model.state import State
 from declarative.store import StateError, Writer, open_store
-from declarative.store.groups import Groups, Step, WriteGroup
+from declarative.store.server.group_commit import CommitQueue, QueuedWrite, WriteGroup
 from tests.cli import clean_env, fleet, kill_ranks, lines, processes, task, until, volume
 from tests.cloud.run import PLUG, RunningCloud
 from tests.forked import import_all
@@ -53,7 +53,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-SOON: Mapping[str, tuple[type, str]] = {"finish": (Writer, "finish_soon"), "_write": (Groups, "leave")}
+SOON: Mapping[str, tuple[type, str]] = {"finish": (Writer, "finish_soon"), "_write": (CommitQueue, "leave")}
 """What does the same as a method of the writer, but does not wait until it is committed."""
 
 
@@ -84,9 +84,9 @@ def at(method: str, acts: Mapping[int, Act], *, after: bool) -> None:
 def at_a_group(when: str, step: int) -> None:
     """Die round a group of steps: the first, from number `step` on, of several workers."""
     if when == "opened":
-        at_call(Groups, "_next", step)
+        at_call(CommitQueue, "_next", step)
     elif when == "handed":
-        at_call(Groups, "_hand_on", step, after=True)
+        at_call(CommitQueue, "_hand_on", step, after=True)
     elif when == "between":
         in_a_group(step)
     else:
@@ -115,7 +115,7 @@ def in_a_group(step: int) -> None:
     real = WriteGroup.do
     numbers = itertools.count(1)
 
-    def do(group: WriteGroup, one: Step) -> None:
+    def do(group: WriteGroup, one: QueuedWrite) -> None:
         real(group, one)
         if len(group.done) > 1 and next(numbers) >= step:
             die()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from declarative.model.state import Address, Intent, Record, State, token
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
-from declarative.store.check import Held
+from declarative.store.consistency import HeldBlocks
 from tests.model import of_node, of_volume
 
 LINEAGE = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
@@ -59,7 +59,7 @@ class Draft:
 
 
 @st.composite
-def states(draw: st.DrawFn) -> tuple[State, Held]:
+def states(draw: st.DrawFn) -> tuple[State, HeldBlocks]:
     """A state that `check` finds nothing wrong with, and its blocks."""
     made = Draft()
     tags = st.dictionaries(texts, texts, max_size=2)

@@ -16,7 +16,7 @@ from declarative.reconcile.permission import AllowedPart, Backoff, choose
 from declarative.reconcile.round import Round, Stop
 from declarative.render.views import StatusView
 from declarative.store.journal import Permit
-from declarative.store.loops import Approval
+from declarative.store.loop_state import Approval
 from tests.model import World
 
 OPTIONS: Mapping[str, Any] = {"accept_vanished": False, "parallelism": 8, "as_json": True}

@@ -16,14 +16,13 @@ import pytest
 from declarative.apply.backend_look import Observation
 from declarative.cli.calm import Calm, lasts, marks_of, settled
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.state import Address, Intent, Record, State
+from declarative.model.state import Address, Intent, Record, Spent, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness, Silence
 from declarative.planner.inventory import Inventory
-from declarative.planner.types import Spent
 from declarative.provider import TransientError, TransientKind
 from declarative.reconcile.moment import Moment
 from declarative.reconcile.round import Round
-from declarative.store.rows import SEEN_ANEW
+from declarative.store.records import SEEN_ANEW
 from tests.model import World
 from tests.test_permit import PAIR, wanted
 

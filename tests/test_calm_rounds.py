@@ -24,7 +24,7 @@ from declarative.model.state import State
 from declarative.planner.make import make
 from declarative.reconcile.moment import Moment
 from declarative.render.data import plan_json, to_json
-from declarative.store.rows import SEEN_ANEW
+from declarative.store.records import SEEN_ANEW
 from providers.local import folders
 from tests.cli import Project, fleet, kill_ranks, task, until, volume
 from tests.model import set_limits

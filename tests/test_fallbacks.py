@@ -16,7 +16,7 @@ from declarative.model.blocks import Shape
 from declarative.model.resource import Offer
 from declarative.model.spec.reconcile import Limits
 from declarative.model.spec.values import FallbackPolicy
-from declarative.model.state import State
+from declarative.model.state import Spent, State
 from declarative.planner.approval import (
     approval_in,
     approval_of,
@@ -36,7 +36,6 @@ from declarative.planner.serves import (
     hourly_at_most,
     same_hardware,
 )
-from declarative.planner.types import Spent
 from declarative.provider import PermanentKind
 from declarative.render.data import plan_json
 from declarative.render.fallbacks import _places

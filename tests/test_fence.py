@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
@@ -117,8 +118,8 @@ class Throttled:
 
 def test_cut_off_from_postgresql_a_delete_is_not_tried_again(postgres, postgres_url, monkeypatch):
     """Neither while the server is away, for another one may have the lock by now; nor when it has."""
-    url, slept, clock = postgres_url(), 0.0, lock.boottime
-    monkeypatch.setattr(lock, "boottime", lambda: clock() + slept)
+    url, slept, clock = postgres_url(), 0.0, time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + slept)
     record = Record(address=Address("volume", "data"), backend="sky", inputs={})
 
     def tries(store: Store, then: Callable[[], None]) -> tuple[int, str]:

@@ -13,7 +13,7 @@ import pytest
 from declarative.converge.actor import who
 from declarative.model.state import Address
 from declarative.store import journal, open_store
-from declarative.store.database import Connection
+from declarative.store.sql import Connection
 from tests.cli import Project, fleet, task
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -32,15 +32,15 @@ CI = {"GITHUB_ACTOR": "octocat", "GITHUB_SHA": COMMIT}
 )
 def test_a_ci_says_who_and_which_commit(tmp_path: Path, actor: str, commit: str) -> None:
     found = who(tmp_path, {actor: "Ada L.\n\x1b[2J", commit: COMMIT.upper()})
-    assert (found.actor, found.revision) == ("Ada L.[2J", COMMIT)
+    assert (found.name, found.revision) == ("Ada L.[2J", COMMIT)
 
 
 def test_elsewhere_it_is_the_user_and_no_commit(tmp_path: Path) -> None:
     """Long text is cut, and only a commit counts as one."""
     name = pwd.getpwuid(os.getuid()).pw_name
     found = who(tmp_path, {"GITHUB_ACTOR": "\x07", "GITHUB_SHA": "main; rm -rf /"})
-    assert (found.actor, found.revision) == (name, None)
-    assert who(tmp_path, {"GITHUB_ACTOR": "x" * 5000}).actor == "x" * 100
+    assert (found.name, found.revision) == (name, None)
+    assert who(tmp_path, {"GITHUB_ACTOR": "x" * 5000}).name == "x" * 100
 
 
 def test_the_commit_is_read_from_git_s_own_files(tmp_path: Path) -> None:

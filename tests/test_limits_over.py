@@ -29,7 +29,7 @@ from declarative.render.html import plan_html
 from declarative.render.listings import approvals_json, approvals_text
 from declarative.render.markdown import plan_markdown
 from declarative.render.plan import plan_text
-from declarative.store.loops import Approval
+from declarative.store.loop_state import Approval
 from tests.cli import Project, fleet, task, until
 from tests.model import NOW, World
 from tests.model import project as declared

@@ -9,8 +9,9 @@ import pytest
 
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.spec.reconcile import HOURS_A_MONTH
+from declarative.model.state import Spent
 from declarative.planner.limits import limited, over_limit
-from declarative.planner.types import ROUNDING, Cost, NodePreview, Op, Reason, Spent
+from declarative.planner.types import ROUNDING, Cost, NodePreview, Op, Reason
 from tests.model import project
 from tests.planned import plan_of
 from tests.test_render import act, node, volume

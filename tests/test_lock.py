@@ -19,6 +19,7 @@ import pytest
 from declarative.model.state import Address
 from declarative.store import StateError, Store, UnreachableError, open_store
 from declarative.store import lock as locks
+from declarative.store.lease import LockInfo, is_dead, place, started_at
 
 NODE = Address("node", "gpu-0")
 
@@ -69,7 +70,7 @@ class Times:
         with open_store(self.url) as store, store._writable().writing() as connection:
             connection.execute(f"UPDATE writer_lock SET {moved}", seconds=seconds)
 
-    def left(self, info: locks.LockInfo | None) -> float:
+    def left(self, info: LockInfo | None) -> float:
         """Seconds until a lease ends."""
         assert info
         with (
@@ -90,7 +91,7 @@ def times(url):
     return Times(url)
 
 
-def owner(info: locks.LockInfo | None) -> str | None:
+def owner(info: LockInfo | None) -> str | None:
     return info.owner if info else None
 
 
@@ -267,8 +268,8 @@ def asleep(monkeypatch) -> Callable[[float], None]:
     """Lets this host sleep: its own clock goes on, and nothing is renewed."""
 
     def sleep(seconds: float) -> None:
-        then = locks.boottime
-        monkeypatch.setattr(locks, "boottime", lambda: then() + seconds)
+        then = time.clock_gettime
+        monkeypatch.setattr(time, "clock_gettime", lambda clock: then(clock) + seconds)
 
     return sleep
 
@@ -311,7 +312,7 @@ def test_who_cannot_renew_calls_no_backend(store, monkeypatch) -> None:
     is left.
     """
     now = 1000.0
-    monkeypatch.setattr(locks, "boottime", lambda: now)
+    monkeypatch.setattr(time, "clock_gettime", lambda _: now)
     with store.lock("apply") as writer:
 
         def away(*_: object) -> None:
@@ -377,7 +378,7 @@ def test_taking_it_twice_is_taking_it_once(url) -> None:
         step()
         return step()
 
-    with open_store(url, resume=twice) as store:
+    with open_store(url, retry=twice) as store:
         for fence in (1, 2):
             with store.lock("apply", 0) as writer:
                 assert writer.lease.fence == fence
@@ -455,10 +456,10 @@ def test_only_a_loop_is_asked_for_the_lock(store, url, doing) -> None:
 
 def test_a_lease_of_this_host_ends_by_a_clock_that_nobody_sets(monkeypatch) -> None:
     pid = os.getpid()
-    info = locks.LockInfo(
+    info = LockInfo(
         owner="x",
         host="h",
-        place=locks.place(),
+        place=place(),
         pid=pid,
         doing="apply",
         since=0.0,
@@ -467,7 +468,7 @@ def test_a_lease_of_this_host_ends_by_a_clock_that_nobody_sets(monkeypatch) -> N
         ends=50.0,
     )
     for now, over in ((49.0, False), (50.0, True), (51.0, True)):
-        monkeypatch.setattr(locks, "boottime", lambda now=now: now)
+        monkeypatch.setattr(time, "clock_gettime", lambda _, now=now: now)
         assert info.lapsed(1.0) is over
 
 
@@ -491,19 +492,19 @@ def test_a_process_of_somebody_else_lives(monkeypatch) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "kill", refuse)
-    assert not locks.is_dead(pid, None)
-    assert not locks.is_dead(pid, locks.started_at(pid))
+    assert not is_dead(pid, None)
+    assert not is_dead(pid, started_at(pid))
 
 
 def test_only_who_can_be_seen_to_be_dead_is() -> None:
     """A pid means something in its own host, boot and namespace, and only together with its start time."""
     pid = os.getpid()
-    info = locks.LockInfo(
+    info = LockInfo(
         owner="x",
         host="h",
-        place=locks.place(),
+        place=place(),
         pid=pid,
-        started=locks.started_at(pid),
+        started=started_at(pid),
         doing="apply",
         since=0.0,
         expires=100.0,
@@ -554,5 +555,5 @@ def test_reading_only_takes_no_lock(store, url) -> None:
 @pytest.mark.parametrize("since", [1e300, -1e300, float("nan"), float("inf"), 2.0**63, "x", None])
 def test_a_lock_since_no_time_is_told_without_one(since) -> None:
     """The author of the state's file may have written anything there."""
-    info = locks.LockInfo(owner="o", host="h", pid=1, doing="apply", since=since, expires=0.0, fence=1)
+    info = LockInfo(owner="o", host="h", pid=1, doing="apply", since=since, expires=0.0, fence=1)
     assert str(info) == "`apply` on h, pid 1"

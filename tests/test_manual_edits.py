@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from declarative.model.state import Address, Intent, Record, State
-from declarative.store import StateError, Store, open_store, rows, steps
-from declarative.store.faults import ConstraintError
+from declarative.store import StateError, Store, open_store, record_changes, records
+from declarative.store.errors import ConstraintError
 from declarative.store.manual_edits import may_push
 from tests.model import of_node, of_reservation
 
@@ -112,7 +112,7 @@ def test_two_at_once_hold_no_block_twice(store: Store, monkeypatch: pytest.Monke
     with store.lock("test", 0) as writer:
         writer.adopt(NODE)
         writer.reserve(of_train(0), "gpu-0", (0,))
-        monkeypatch.setattr(rows, "holders", lambda *_: {})
+        monkeypatch.setattr(records, "holders", lambda *_: {})
         other = replace(of_train(0), address=Address("reservation", "work-0"))
         error = refused("double-booking", lambda: writer.reserve(other, "gpu-0", (0,)))
         assert "a block of it is held" in error.summary
@@ -136,7 +136,7 @@ def test_another_fault_of_a_database_is_no_second_owner() -> None:
 
     odd: Any = Odd()
     with pytest.raises(ConstraintError):
-        steps.put_record(odd, NODE)
+        record_changes.put_record(odd, NODE)
 
 
 def test_what_is_given_back_is_a_change_unless_it_was_only_seen(store: Store) -> None:

@@ -17,11 +17,11 @@ import pytest
 
 from declarative.model.state import Address
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
-from declarative.store import FORMAT_VERSION, StateError, open_store, tables
+from declarative.store import FORMAT_VERSION, StateError, migrations, open_store, schema
 from declarative.store import lock as locks
-from declarative.store.database import Connection
-from declarative.store.export import parse
-from declarative.store.tables import JSON
+from declarative.store.schema import JSON
+from declarative.store.snapshot import parse
+from declarative.store.sql import Connection
 
 STATES = Path(__file__).with_name("states")
 FORMATS = sorted(int(path.stem.partition("-")[2]) for path in STATES.glob("format-*.sql"))
@@ -56,7 +56,7 @@ def copy(path: Path, url: str) -> None:
     with closing(sqlite3.connect(path)) as source, open_store(url) as store:
         source.row_factory = sqlite3.Row
         with store._writable().writing() as connection:
-            for table, columns in tables.COLUMNS.items():
+            for table, columns in schema.COLUMNS.items():
                 connection.execute(f"DELETE FROM {table}")
                 there = {row["name"] for row in source.execute(f"PRAGMA table_info({table})")}
                 if not there:
@@ -100,8 +100,8 @@ def next_format(monkeypatch) -> Callable[..., list[int]]:
             if step:
                 step(connection)
 
-        monkeypatch.setattr(tables, "MIGRATIONS", (*tables.MIGRATIONS, migrate))
-        monkeypatch.setattr(tables, "FORMAT_VERSION", FORMAT_VERSION + 1)
+        monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, migrate))
+        monkeypatch.setattr(schema, "FORMAT_VERSION", FORMAT_VERSION + 1)
         return ran
 
     return give
@@ -113,7 +113,7 @@ def backups(tmp_path: Path) -> list[Path]:
 
 def test_every_format_has_its_fixture() -> None:
     assert list(range(1, FORMAT_VERSION + 1)) == FORMATS
-    assert len(tables.MIGRATIONS) == FORMAT_VERSION - 1
+    assert len(migrations.MIGRATIONS) == FORMAT_VERSION - 1
 
 
 @pytest.mark.parametrize("number", FORMATS)
@@ -216,7 +216,7 @@ def test_the_backup_is_the_state_as_it_was(old, tmp_path, next_format, monkeypat
         rows = json.loads(kept.read_text())
         assert {row["address"] for row in rows["resources"]} == {r["address"] for r in before["records"]}
         assert rows["meta"][0]["lineage"] == before["lineage"]
-        assert set(rows) == set(tables.TABLES)
+        assert set(rows) == set(schema.TABLES)
         assert all(row["reason"] != "migrated" for row in rows["node_status"])
         return
     with open_store(f"sqlite:///{kept}", read_only=True) as store:
@@ -286,7 +286,7 @@ def test_a_state_that_an_older_tool_works_on_is_left_alone(old, tmp_path, next_f
 
 def test_a_holder_whose_lock_is_checked_has_the_columns_of_every_format() -> None:
     """What a newer tool asks of an older state: the lock's row, the format and who wrote it."""
-    late = {name.partition(".")[2] for names in tables.ADDED.values() for name in names if "lock." in name}
-    assert {*locks.FREE, "fence", "id"} - late == set(tables.COLUMNS["writer_lock"]) - late
+    late = {name.partition(".")[2] for names in schema.ADDED.values() for name in names if "lock." in name}
+    assert {*locks.FREE, "fence", "id"} - late == set(schema.COLUMNS["writer_lock"]) - late
     assert late == {"ends", "epoch", "asked"}
-    assert {"format_version", "tool", "lineage", "serial"} <= set(tables.COLUMNS["meta"])
+    assert {"format_version", "tool", "lineage", "serial"} <= set(schema.COLUMNS["meta"])

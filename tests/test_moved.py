@@ -215,14 +215,14 @@ def test_many_renames_cost_as_much_as_one_each(monkeypatch):
         world = World()
         world.apply(world.plan(declared(volumes=[{"name": f"old{i}"} for i in range(count)])))
         calls = 0
-        address = rename.Names.address
+        address = rename.RenameMap.address
 
-        def counted(self: rename.Names, old: Address) -> Address:
+        def counted(self: rename.RenameMap, old: Address) -> Address:
             nonlocal calls
             calls += 1
             return address(self, old)
 
-        monkeypatch.setattr(rename.Names, "address", counted)
+        monkeypatch.setattr(rename.RenameMap, "address", counted)
         moves = Moves(Moved(f"volume/old{i}", f"volume/new{i}") for i in range(count))
         assert len(rename.as_declared(world.state(), moves, {}).moved) == count
         monkeypatch.undo()

@@ -45,7 +45,7 @@ from declarative.reconcile.permission import (
     refused,
 )
 from declarative.store.journal import Permit
-from declarative.store.loops import Approval
+from declarative.store.loop_state import Approval
 from tests.model import World
 from tests.model import project as declared
 from tests.planned import plan_of, with_parts

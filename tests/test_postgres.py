@@ -15,8 +15,8 @@ import pytest
 from declarative.model.state import Address, Record, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store import StateError, Store, UnreachableError, journal, open_store
-from declarative.store.postgres import target_of
-from declarative.store.statements import Write
+from declarative.store.server.postgres import target_of
+from declarative.store.sql import Write
 from tests.cli import Project, fleet, task, until, volume
 from tests.model import of_node
 
@@ -397,7 +397,7 @@ class Breaking:
 
 
 def again(step: Callable[[], Any]) -> Any:
-    """A `Resume` that goes on at once."""
+    """A `RetryWhileAway` that goes on at once."""
     for _ in range(5):
         try:
             return step()
@@ -416,7 +416,7 @@ def test_a_connection_lost_at_any_commit_changes_nothing(postgres_url, after) ->
         expected, commits = outcome(store), counting.seen
     assert commits > 15
     for number in range(1, commits + 1):
-        with open_store(postgres_url(), resume=again) as store:
+        with open_store(postgres_url(), retry=again) as store:
             Breaking(store, number, after=after)
             steps(store)
             assert (number, outcome(store)) == (number, expected)
@@ -457,7 +457,7 @@ def test_it_waits_for_a_server_that_is_restarted(postgres, postgres_url) -> None
                     postgres.start()
         raise AssertionError
 
-    with open_store(postgres_url(), resume=patient) as store, store.lock("apply") as writer:
+    with open_store(postgres_url(), retry=patient) as store, store.lock("apply") as writer:
         intent = writer.begin("create", NODE, "local", {})
         postgres.stop()
         writer.finish(intent, {"id": "n"})

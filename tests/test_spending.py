@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from declarative.model.diagnostic import Severity
-from declarative.model.state import Address
+from declarative.model.state import Address, Spent
 from declarative.planner.limits import limited
-from declarative.planner.types import Spent
 from declarative.store import open_store
-from declarative.store.export import parse
-from declarative.store.rename import Names
+from declarative.store.rename import RenameMap
+from declarative.store.snapshot import parse
 from declarative.store.spending import by_month, month_of
 from tests.model import World, of_node
 from tests.planned import bring, declared
@@ -107,7 +106,7 @@ def test_a_renamed_node_is_paid_once(store, clock):
     launch(store, "a-0", 2.0)
     clock.at += HOUR
     with store.lock("state mv") as writer:
-        writer.move(Names(node={"a-0": "b-0"}))
+        writer.move(RenameMap(node={"a-0": "b-0"}))
     clock.at += HOUR / 2
     assert store.spent().dollars == pytest.approx(3.0)
 

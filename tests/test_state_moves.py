@@ -23,10 +23,10 @@ from declarative.model.state import MADE_AS, Address, Intent, Record, State, att
 from declarative.model.status import RankState, RankStatus
 from declarative.render.data import to_json
 from declarative.store import StateError, Store, Writer, open_store
-from declarative.store.check import Held, check, faults
-from declarative.store.export import dump, parse
+from declarative.store.consistency import HeldBlocks, check, faults
 from declarative.store.rename import parse as typed
 from declarative.store.rename import plan, renamed
+from declarative.store.snapshot import dump, parse
 from tests.model import of_node, of_volume
 from tests.recorded import LINEAGE, Draft, states
 
@@ -35,7 +35,7 @@ OTHER = "00000000-9dc0-11d1-b245-5ffdce74fad2"
 FEW = settings(max_examples=40)
 
 
-def filled(store: Store, state: State, held: Held, *, force: bool = False) -> bool:
+def filled(store: Store, state: State, held: HeldBlocks, *, force: bool = False) -> bool:
     """Push a state."""
     with store.lock("test") as writer:
         return writer.push(state, held, force=force)
@@ -224,8 +224,8 @@ def test_what_no_pull_prints_is_not_read(said):
 KILLED = """
 import json, os, signal, sys
 from declarative.store import open_store
-from declarative.store.database import Connection
-from declarative.store.export import parse
+from declarative.store.sql import Connection
+from declarative.store.snapshot import parse
 
 pushed = parse(json.load(open(sys.argv[2])))
 store = open_store(sys.argv[1])

@@ -20,8 +20,8 @@ from click.testing import CliRunner
 from declarative.cli import cli
 from declarative.model.state import State
 from declarative.store import StateError, open_store
-from declarative.store.export import check_types, parse
 from declarative.store.manual_edits import may_push
+from declarative.store.snapshot import check_types, parse
 from tests.cli import Project, fleet, hold, task, volume
 
 OTHERS: tuple[Any, ...] = (None, True, -1, 10**9, 1.5, "", "other", [], ["x"], [1, [2]], {}, {"x": {"y": 1}})

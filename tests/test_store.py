@@ -46,17 +46,17 @@ from declarative.store import (
     Store,
     Writer,
     journal,
+    migrations,
     open_store,
-    rows,
-    server_connection,
-    steps,
-    tables,
+    record_changes,
+    records,
 )
-from declarative.store.check import check
-from declarative.store.database import Connection, Database
-from declarative.store.faults import UnreachableError, translated
-from declarative.store.groups import MOST_STEPS, Step
-from declarative.store.postgres import Postgres
+from declarative.store.consistency import check
+from declarative.store.errors import UnreachableError, as_state_error
+from declarative.store.server import connection as server_connection
+from declarative.store.server.group_commit import MOST_STEPS, QueuedWrite
+from declarative.store.server.postgres import Postgres
+from declarative.store.sql import Connection, Database
 from tests.cli import until
 from tests.model import of_attachment, of_kind, of_node, of_volume
 
@@ -229,11 +229,11 @@ def test_a_newer_format_is_refused(store) -> None:
         assert "7.1.0" in str(caught.value.hint)
 
 
-def test_migrations_run_once_each_and_whole(store) -> None:
+def test_migrations_run_once_each_and_whole(store, monkeypatch) -> None:
     ran = []
-    steps = [lambda _, n=n: ran.append(n) for n in (2, 3, 4)]
+    monkeypatch.setattr(migrations, "MIGRATIONS", [lambda _, n=n: ran.append(n) for n in (2, 3, 4)])
     with engine(store).writing() as connection:
-        tables.migrate(connection, 2, steps)
+        migrations.migrate(connection, 2)
         assert connection.execute("SELECT format_version FROM meta").scalar() == 4
     assert ran == [3, 4]
     assert FORMAT_VERSION == 11
@@ -486,9 +486,9 @@ def test_history_is_pruned(writer, store) -> None:
         make(writer, Address("volume", f"v-{n}"))
     open_one = writer.begin("create", NODE, "local", {})
     with engine(store).writing() as connection:
-        steps.prune(connection, 3)
+        record_changes.prune(connection, 3)
         assert connection.execute("SELECT count(*) FROM operations").scalar() == 3
-        steps.prune(connection, 0)
+        record_changes.prune(connection, 0)
         assert connection.execute("SELECT id FROM operations").scalars() == [open_one.id]
 
 
@@ -682,7 +682,7 @@ def test_a_known_state_is_not_read_anew_to_name_or_to_seal_it(store, writer, mon
     assert writer.ensure_lineage() == known.lineage
     assert writer.state() is known
     with monkeypatch.context() as patch:
-        patch.setattr(rows, "_load", None)
+        patch.setattr(records, "_load", None)
         writer.seal()
     assert store.check() == []
 
@@ -808,11 +808,11 @@ def test_what_an_older_version_left_undated_is_dated_by_the_next_look(store, wri
 def test_a_reader_sees_one_moment_and_waits_for_nobody(store, writer) -> None:
     with open_store(store.url, read_only=True) as reader:
         with engine(reader).reading() as snapshot:
-            before = rows.load(snapshot)
+            before = records.load(snapshot)
             with engine(store).writing() as connection:
-                steps.count_up(connection)
+                record_changes.count_up(connection)
                 assert reader.read().serial == 0, "not committed, and not waited for"
-            assert rows.load(snapshot) == before
+            assert records.load(snapshot) == before
         assert reader.read().serial == 1
 
 
@@ -1167,7 +1167,7 @@ def test_a_step_that_fails_takes_no_other_with_it(store, writer, monkeypatch) ->
     """Nor is anything of it left."""
 
     def half(connection: Connection) -> None:
-        steps.raise_generation(connection, NODE, 7)
+        record_changes.raise_generation(connection, NODE, 7)
         raise StateError("odd", "it is not to be")
 
     begin = partial(writer.begin, "create")
@@ -1204,7 +1204,7 @@ def test_a_first_step_that_fails_holds_up_no_other(store, writer) -> None:
 def test_an_interrupted_thread_leaves_nobody_waiting(store, writer) -> None:
     """Neither those behind its step, nor what is written next."""
     groups, found = writer._groups, []
-    waiting = Step(lambda _connection: found.append("interrupted"))
+    waiting = QueuedWrite(lambda _connection: found.append("interrupted"))
     waiting.wait = Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
 
     def first(_connection: Connection) -> None:
@@ -1446,7 +1446,7 @@ def test_a_state_that_cannot_be_read_is_closed_all_the_same(tmp_path):
 
 
 def test_a_folder_that_nobody_may_write_to_is_not_called_unreadable():
-    with pytest.raises(StateError) as caught, translated(".fleetform/state.db"):
+    with pytest.raises(StateError) as caught, as_state_error(".fleetform/state.db"):
         raise OSError(errno.EROFS, "Read-only file system")
     assert caught.value.code == "read-only"
     assert "`--state URL`" in (caught.value.hint or "")

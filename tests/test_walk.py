@@ -14,14 +14,14 @@ from declarative.apply.graph_walk import ActionResult, Outcome, _Workers, walk
 from declarative.model.inputs import inputs_of
 from declarative.model.state import Address, State
 from declarative.planner.types import Action, Basis, Op, Plan, Reason
-from declarative.store.groups import Ending
+from declarative.store.server.group_commit import PendingCommit
 from tests.cli import until
 from tests.market import Heard
 from tests.model import of_volume
 
 
 class Later:
-    """An end that is not committed yet, as `Ending` is."""
+    """An end that is not committed yet, as `PendingCommit` is."""
 
     def __init__(self, done: Callable[[], object] = bool) -> None:
         self._done = done
@@ -62,7 +62,7 @@ def walked(
     plan = Plan(basis=Basis(lineage="", serial=0), actions=tuple(actions))
     found = walk(
         actions,
-        lambda action: cast("Ending | None", perform(action.address.name)),
+        lambda action: cast("PendingCommit | None", perform(action.address.name)),
         lambda _action: follows,
         parallelism=parallelism,
         stopping=threading.Event(),

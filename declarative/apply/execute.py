@@ -33,7 +33,7 @@ from declarative.planner.types import Action, Op, Reason
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import call
 from declarative.spans import span
-from declarative.store.groups import Ending
+from declarative.store.server.group_commit import PendingCommit
 
 MOST_USED = 100
 """Tokens of one address that may be used up: a state from a backup goes through those of its lost future."""
@@ -69,7 +69,7 @@ class NotLeftError(Exception):
         self.hint = error.hint
 
 
-def execute(action: Action, tools: Tools) -> Ending | None:
+def execute(action: Action, tools: Tools) -> PendingCommit | None:
     """Do it, or raise `ProviderError`, `StateError`, `NotReadyError`, `NotLeftError` or
     `InterruptedApplyError`. The result is its end, if that is still to be committed.
     """
@@ -105,7 +105,7 @@ def _retrying(
     return run
 
 
-def _make(action: Action, tools: Tools) -> Ending:
+def _make(action: Action, tools: Tools) -> PendingCommit:
     """A node, a volume or an attachment. A node that is there goes elsewhere with its cluster: it leaves
     where it is before.
     """
@@ -123,7 +123,7 @@ def _make(action: Action, tools: Tools) -> Ending:
     return _create(action, tools, data_of(action.typed), held)
 
 
-def _update(action: Action, tools: Tools) -> Ending:
+def _update(action: Action, tools: Tools) -> PendingCommit:
     """Change it in place. A `PermanentError` says that nothing was changed; after anything else that is not
     known, and the intent stays open to be read back.
     """
@@ -139,7 +139,7 @@ def _update(action: Action, tools: Tools) -> Ending:
     return tools.writer.finish_soon(intent, outputs if isinstance(outputs, Mapping) else None)
 
 
-def _delete(action: Action, tools: Tools) -> Ending | None:
+def _delete(action: Action, tools: Tools) -> PendingCommit | None:
     """Delete it, or forget it; one that is not there any more is deleted."""
     have = tools.writer.record(action.address)
     if have is None:
@@ -162,7 +162,7 @@ def _delete(action: Action, tools: Tools) -> Ending | None:
 
 def _create(
     action: Action, tools: Tools, inputs: Mapping[str, Any], held: Mapping[Address, Record]
-) -> Ending:
+) -> PendingCommit:
     """If the backend says that a token is used up, the next generation's token is tried: the state was
     restored from a backup, and the thing that was made since then is gone.
     """
@@ -404,7 +404,7 @@ def _alone(node: Record, seconds: int | None) -> dict[str, int]:
 
 
 _RANK: dict[Op, Callable[[Action, Tools], None]] = {Op.CREATE: _start, Op.DELETE: _stop, Op.UPDATE: _change}
-_THING: dict[Op, Callable[[Action, Tools], Ending | None]] = {
+_THING: dict[Op, Callable[[Action, Tools], PendingCommit | None]] = {
     Op.CREATE: _make,
     Op.UPDATE: _update,
     Op.DELETE: _delete,

@@ -22,7 +22,7 @@ from declarative.model.inputs import ReservationInputs
 from declarative.model.record import struct
 from declarative.planner.types import Action, Op
 from declarative.provider import QUOTAS, PermanentError, PermanentKind, TransientError
-from declarative.store.groups import Ending
+from declarative.store.server.group_commit import PendingCommit
 
 INTERRUPTED = "interrupted"
 POINTLESS = "what needs it cannot be done"
@@ -80,10 +80,10 @@ def code_of(error: BaseException) -> str:
     return code
 
 
-Perform = Callable[[Action], Ending | None]
+Perform = Callable[[Action], PendingCommit | None]
 Started = tuple[str, Action]
 """The id under which an action was started, and the action as it is carried out."""
-Left = tuple[Started, Ending]
+Left = tuple[Started, PendingCommit]
 """An action that is done, and its end, which is not committed yet."""
 Ended = tuple[Started, BaseException | None, bool]
 """An action, its error, and whether its worker is free then."""
@@ -229,7 +229,7 @@ class _Workers:
             self._first = self._ended.get(timeout=seconds)
 
 
-def _fault_of(end: Ending) -> BaseException | None:
+def _fault_of(end: PendingCommit) -> BaseException | None:
     """The error that keeps it from being committed, if any."""
     try:
         end.settle()

@@ -32,7 +32,7 @@ from declarative.model.status import RankStatus
 from declarative.planner.types import Op, Plan
 from declarative.provider import Provider, ProviderError, Thing
 from declarative.retry import PATIENCE, call
-from declarative.store.check import fault
+from declarative.store.consistency import fault
 
 MOST_NAMED = 5
 """How many calls of a command that was cut short are named; more are counted."""

@@ -19,7 +19,7 @@ from declarative.apply.stops import stops
 from declarative.model.record import struct
 from declarative.model.status import NodeState, RankState
 from declarative.provider import ProviderError
-from declarative.store.rows import SEEN_ANEW
+from declarative.store.records import SEEN_ANEW
 
 if TYPE_CHECKING:
     from declarative.apply.backend_look import Observation

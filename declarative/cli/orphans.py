@@ -73,7 +73,7 @@ def adopt(session: ProjectSession, address: str | None, made: str | None, lock_t
 def _whole_record(orphan: Orphan, state: State) -> Record:
     """The record of a node or a volume; `InvalidError` if its backend does not report all that it needs."""
     from declarative.apply.orphans import as_record
-    from declarative.store.check import fault
+    from declarative.store.consistency import fault
 
     why = "its backend keeps no more of it than its name"
     if orphan.thing.known:

@@ -66,7 +66,7 @@ def reconcile_command(
     from declarative.cli.rounds import Rounds
     from declarative.reconcile.round import Loop, Stop
     from declarative.store.lock import Renewal
-    from declarative.store.loops import RENEWED_EVERY
+    from declarative.store.loop_state import RENEWED_EVERY
 
     stop = Stop()
     rounds = Rounds(session, options, stop, _follow(session, url, branch, within), once=once)

@@ -28,8 +28,8 @@ from declarative.reconcile.permission import AllowedPart, Backoff, choose, longe
 from declarative.reconcile.round import Round, Stop, Wait, left_alone, unplaced
 from declarative.spans import named
 from declarative.store import StateError
-from declarative.store.loops import LEASE_SECONDS
-from declarative.store.rows import SEEN_ANEW
+from declarative.store.loop_state import LEASE_SECONDS
+from declarative.store.records import SEEN_ANEW
 
 if TYPE_CHECKING:
     from declarative.apply.backend_look import Observation
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from declarative.planner.types import Plan
     from declarative.reconcile.checkout import Checkout
     from declarative.store import Store, Writer
-    from declarative.store.loops import Leader
+    from declarative.store.loop_state import Leader
 
 SOON = 2.0
 """Seconds after which a round is tried again that stepped back for a person."""
@@ -446,7 +446,7 @@ class Rounds:
         if self._leader is None:
             self._leader = run.store.leader()
         if self.files.who is not None:
-            run.store.signed_by(self.files.who)
+            run.store.sign_as(self.files.who)
         if not self.leads():
             raise _NotLeadingError
         with run:

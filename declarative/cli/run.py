@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from declarative.model.status import RankState
     from declarative.planner.types import Plan
     from declarative.store import StateError, Store, Writer
-    from declarative.store.rename import Declared, Names
+    from declarative.store.rename import Declared, RenameMap
 
 NOTHING_DONE = (
     "nothing was done: a task cannot be placed (`--allow-unplaced`, or `allow_unplaced: true` in the "
@@ -70,7 +70,7 @@ class Run(RunOutput):
         """The tasks whose start failed otherwise, and whose `retry` covers that, with what was not done."""
         self._taken: dict[Address, str] = {}
         """Nodes that an interrupted command started to make, by their tokens."""
-        self._names: Names | None = None
+        self._names: RenameMap | None = None
         """The renames to do once the plan is approved."""
         self.remark: Callable[[], str] = str
         """What the question begins with: a line, or nothing."""

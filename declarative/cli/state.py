@@ -98,7 +98,7 @@ def check(session: ProjectSession, as_json: bool) -> int:
 
     Exits 1 if anything is wrong.
     """
-    from declarative.store.check import faults
+    from declarative.store.consistency import faults
 
     desired = declared(session, warn=not as_json)
     store = session.state.open(desired, typed=False)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from declarative.model.resource import Desired
     from declarative.model.state import Address, State
     from declarative.store import Store
-    from declarative.store.check import Held
+    from declarative.store.consistency import HeldBlocks
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 
@@ -82,8 +82,8 @@ def rm(session: ProjectSession, addresses: tuple[str, ...], **options: Any) -> i
 
 def _to_forget(state: State, texts: Iterable[str], *, cascade: bool) -> list[Address]:
     """Every record that is meant, in the order of `state list`; `InvalidError` if others need one of them."""
+    from declarative.store.records import by_address
     from declarative.store.rename import members, parse, users
-    from declarative.store.rows import by_address
 
     found = {address for text in texts for address in members(state, parse(text))}
     needing = users(state, found)
@@ -136,7 +136,7 @@ def mv(session: ProjectSession, source: str, target: str, dry_run: bool, lock_ti
 
 
 def _moves(moves: Mapping[Address, Address]) -> str:
-    from declarative.store.rows import by_address
+    from declarative.store.records import by_address
 
     return "".join(f"  {old} -> {moves[old]}\n" for old in sorted(moves, key=by_address))
 
@@ -155,8 +155,8 @@ def push(session: ProjectSession, file: str, force: bool, lock_timeout: float | 
     It refuses a state of another lineage, one that is not newer, and one that contradicts itself. An empty
     state takes it over as it is. A backup of the old state is written first.
     """
-    from declarative.store.export import check_types, dump, parse, read
     from declarative.store.manual_edits import may_push
+    from declarative.store.snapshot import check_types, dump, parse, read
 
     pushed, held = parse(read(_read(file), "what came on stdin" if file == "-" else file))
     check_types(pushed)
@@ -231,7 +231,7 @@ def restore(session: ProjectSession, file: str | None, **options: Any) -> int:
     made since then is found by the next `plan`.
     """
     from declarative.store.backup import kept
-    from declarative.store.export import check_types, dump, parse, read
+    from declarative.store.snapshot import check_types, dump, parse, read
 
     chosen = Path(file) if file else next((session.directory / f for f in kept(session.directory)), None)
     if chosen is None:
@@ -253,7 +253,7 @@ def restore(session: ProjectSession, file: str | None, **options: Any) -> int:
 def _bring_back(
     session: ProjectSession,
     desired: Desired | None,
-    found: tuple[State, Held],
+    found: tuple[State, HeldBlocks],
     options: dict[str, Any],
     data: dict[str, Any],
 ) -> int:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from declarative.converge.actor import who
 from declarative.model.diagnostic import InvalidError
 from declarative.reconcile.checkout import GitError, Mark, mark_of, unchanged
-from declarative.store.lock import boottime
-from declarative.store.loops import LEASE_SECONDS
+from declarative.store.lease import boottime
+from declarative.store.loop_state import LEASE_SECONDS
 
 if TYPE_CHECKING:
     from declarative.cli.round_output import RoundOutput
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from declarative.model.diagnostic import Diagnostic
     from declarative.model.resource import Desired
     from declarative.reconcile.checkout import Checkout
-    from declarative.store import Who
+    from declarative.store import Actor
 
 TRIES = 3
 """So often in a row a round begins anew because its files have changed: some folders never rest."""
@@ -30,7 +30,7 @@ class WatchedFiles:
         self._session, self._output, self._checkout = session, output, checkout
         self.desired: Desired | None = None
         """The last declaration without errors."""
-        self.who: Who | None = None
+        self.who: Actor | None = None
         """The user of the loop, and the commit of the files."""
         self.in_force: str | None = None
         """The commit of the last declaration without errors."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from declarative.store.journal import Who
+    from declarative.store import Actor
 
 ACTORS = (
     "GITHUB_ACTOR",
@@ -37,12 +37,12 @@ MOST_BYTES = 4 << 20
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
-def who(directory: Path, environ: Mapping[str, str] = os.environ) -> Who:
+def who(directory: Path, environ: Mapping[str, str] = os.environ) -> Actor:
     """The CI's actor, else the user of this process; the CI's commit, else that which is checked out."""
-    from declarative.store.journal import Who
+    from declarative.store import Actor
 
     named = (text for name in COMMITS if _COMMIT.fullmatch(text := environ.get(name, "").lower()))
-    return Who(actor=_actor(environ), revision=next(named, None) or _checked_out(directory))
+    return Actor(name=_actor(environ), revision=next(named, None) or _checked_out(directory))
 
 
 def _actor(environ: Mapping[str, str]) -> str:

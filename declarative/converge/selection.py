@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 
 from declarative.model.diagnostic import InvalidError, failed, in_order, suggest
 from declarative.model.resource import Desired
-from declarative.model.state import State
+from declarative.model.state import Spent, State
 from declarative.planner.inventory import Inventory, effective
-from declarative.planner.types import Plan, Spent
+from declarative.planner.types import Plan
 
 
 def check_requested(requested: Iterable[str], desired: Desired, state: State | None = None) -> None:

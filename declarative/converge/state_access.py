@@ -96,7 +96,7 @@ def _note(text: str) -> None:
 def of_state(error: StateError, project: Path) -> InvalidError:
     """An error of the state as one of the command. Its hint names the newest backup where one helps."""
     from declarative.store.backup import kept
-    from declarative.store.faults import FROM_BACKUP
+    from declarative.store.errors import FROM_BACKUP
 
     hint = error.hint
     if hint is not None and FROM_BACKUP in hint:
@@ -255,9 +255,9 @@ class StateAccess:
                 create=create,
                 read_only=not write,
                 typed=typed,
-                who=who(self.directory) if write else None,
+                actor=who(self.directory) if write else None,
                 root=self.directory,
-                resume=patience,
+                retry=patience,
                 notify=lambda text: _note(f"note: {text}"),
                 policy=policy,
                 clock=self.clock,

@@ -417,6 +417,15 @@ def started_rank(intent: Intent, node: Record) -> Record:
     )
 
 
+@struct(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """USD that nodes cost in a month (UTC, `2026-03`) until now, which is `hours` after its begin."""
+
+    month: str
+    dollars: float
+    hours: float
+
+
 def rank_of_attempt(attempt: str) -> tuple[str, tuple[int, ...] | None]:
     """The name that an attempt's rank had at its start, and the blocks that it runs on. None if its id does
     not say: an older version started it, or its host made it up.

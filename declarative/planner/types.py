@@ -12,7 +12,7 @@ from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
 from declarative.model.record import struct
 from declarative.model.resource import Desired
-from declarative.model.state import Address, Renamed
+from declarative.model.state import Address, Renamed, Spent
 from declarative.placement.problem import Refusal, Remedy, Suggestion
 from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, of_warnings
 
@@ -246,15 +246,6 @@ class Queued:
     """When the last of them has to end, seconds since the epoch; None if nobody knows."""
     expected: float | None = None
     """When the place itself expects the task to start; None if it was not asked, or does not say."""
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """USD that nodes cost in a month (UTC, `2026-03`) until now, which is `hours` after its begin."""
-
-    month: str
-    dollars: float
-    hours: float
 
 
 @struct(frozen=True, slots=True, kw_only=True)

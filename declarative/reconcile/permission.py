@@ -32,7 +32,7 @@ from declarative.planner.tasks import DELAYS, again
 from declarative.planner.types import Op, Plan, Reason, Unplaced
 from declarative.reconcile.round import Wait
 from declarative.store.journal import Permit
-from declarative.store.loops import ENDS, Approval
+from declarative.store.loop_state import ENDS, Approval
 
 LOST, OVER = "lost", "over"
 """Notes of the loop beside the causes of permits: a group is gone and its action is held, and this has ended.

@@ -335,7 +335,7 @@ def _rank() -> Schema:
 
 def state_schema() -> Schema:
     """The schema of `state pull`."""
-    from declarative.store.tables import FORMAT_VERSION as RECORDED
+    from declarative.store.schema import FORMAT_VERSION as RECORDED
 
     node = record(
         "What was last observed of a node.",

@@ -22,7 +22,7 @@ from declarative.render.text import Cell, Paint, columns, money, seal, sentence
 from declarative.render.values import one_line, written
 from declarative.store.events import Event
 from declarative.store.journal import Operation
-from declarative.store.loops import ENDS, Approval
+from declarative.store.loop_state import ENDS, Approval
 
 MOST = 30
 """How many rows are shown unless the user asks for all."""

@@ -15,6 +15,7 @@ from declarative.model.state import (
     GONE_SINCE,
     Address,
     Record,
+    Spent,
     State,
     drain_of,
     is_stopped,
@@ -26,7 +27,7 @@ from declarative.model.state import (
 from declarative.model.status import Drain, NodeState, Outage, RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import Health
 from declarative.planner.tasks import outlook
-from declarative.planner.types import ROUNDING, Drift, Spent, held_price, total_price
+from declarative.planner.types import ROUNDING, Drift, held_price, total_price
 from declarative.store.events import Waiting
 
 

@@ -30,8 +30,8 @@ from declarative.reconcile.round import Round, Wait
 from declarative.render.data import to_line
 from declarative.render.listings import event_json
 from declarative.store import Store
+from declarative.store.errors import StateError
 from declarative.store.events import Event
-from declarative.store.faults import StateError
 
 WriteEvent = Callable[[str, str, Mapping[str, Any]], None]
 

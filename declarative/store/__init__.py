@@ -5,20 +5,20 @@ The only home of sqlite3 and psycopg. `open_store` gives a `Store` to read from;
 """
 
 from declarative.store import project_copy
-from declarative.store.faults import StateError, UnreachableError
-from declarative.store.journal import Who, age
-from declarative.store.lock import LockInfo
-from declarative.store.store import Store, file_of, open_store
-from declarative.store.tables import FORMAT_VERSION
+from declarative.store.errors import StateError, UnreachableError
+from declarative.store.journal import age
+from declarative.store.lease import Actor, LockInfo
+from declarative.store.reader import Store, file_of, open_store
+from declarative.store.schema import FORMAT_VERSION
 from declarative.store.writer import Writer
 
 __all__ = [
     "FORMAT_VERSION",
+    "Actor",
     "LockInfo",
     "StateError",
     "Store",
     "UnreachableError",
-    "Who",
     "Writer",
     "age",
     "file_of",

@@ -18,11 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from declarative.store import tables
-from declarative.store.faults import StateError
+from declarative.store import schema
+from declarative.store.errors import StateError
 
 if TYPE_CHECKING:
-    from declarative.store.database import Connection
+    from declarative.store.sql import Connection
 
 
 def keep(connection: Connection) -> Path:
@@ -90,7 +90,7 @@ LONGEST = 3600.0
 
 def write_rows(connection: Connection, path: Path) -> None:
     """All rows of all tables as they are, as JSON: for databases that are no file of their own."""
-    there = [table for table in tables.TABLES if connection.database.columns(connection, table)]
+    there = [table for table in schema.TABLES if connection.database.columns(connection, table)]
     found = {
         table: [row._asdict() for row in connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2")]
         for table in there

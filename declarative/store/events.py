@@ -14,10 +14,9 @@ from declarative.model.record import struct
 from declarative.model.spec import StopCriteria
 from declarative.model.state import Address, Intent, Record, rank_name, task_state
 from declarative.model.status import RankState, RankStatus
-from declarative.store import rows
-from declarative.store.database import Connection
-from declarative.store.statements import ADD_EVENT, Row
-from declarative.store.tables import dumps
+from declarative.store import records
+from declarative.store.schema import dumps
+from declarative.store.sql import ADD_EVENT, Connection, Row
 
 SINCE = 9
 """The format that has events."""
@@ -139,19 +138,19 @@ def noted(connection: Connection, now: float, op: str, address: Address, detail:
 
 def nodes_seen(connection: Connection, now: float, seen: Mapping[str, tuple[str, str | None]]) -> None:
     """Tell which nodes are in another state now; `seen` is name → state and reason. Before they are put."""
-    before = rows.states(connection, rows.NODE, list(seen))
+    before = records.states(connection, records.NODE, list(seen))
     for name, (state, reason) in seen.items():
         if before.get(name) != state:
-            write(connection, now, f"node.{state}", Address(rows.NODE, name), {"reason": reason})
+            write(connection, now, f"node.{state}", Address(records.NODE, name), {"reason": reason})
 
 
 def ranks_seen(connection: Connection, now: float, seen: Mapping[str, RankStatus]) -> None:
     """Tell which ranks, and their tasks, are in another state now. Before they are put."""
-    before = rows.states(connection, rows.RANK, list(seen))
+    before = records.states(connection, records.RANK, list(seen))
     changed = {name: status for name, status in seen.items() if before.get(name) != status.state}
     for name, status in changed.items():
         detail = {"exit_code": status.exit_code, "cause": status.cause}
-        write(connection, now, f"rank.{status.state.value}", Address(rows.RANK, name), detail)
+        write(connection, now, f"rank.{status.state.value}", Address(records.RANK, name), detail)
     tasks = {name.rpartition("-")[0]: name for name, status in changed.items() if status.state.ended}
     for task, name in tasks.items():
         _task_seen(connection, now, task, name, changed)
@@ -161,11 +160,11 @@ def _task_seen(
     connection: Connection, now: float, task: str, one: str, changed: Mapping[str, RankStatus]
 ) -> None:
     """Tell that a task has ended or failed, if it had not before; `one` is a rank of it."""
-    record = rows.record(connection, Address(rows.RANK, one))
+    record = records.record(connection, Address(records.RANK, one))
     if record is None:
         return
     names = _names_of_ranks(task, record)
-    known = rows.statuses(connection, names)
+    known = records.statuses(connection, names)
     latest = {**known, **changed}
     master_done = record.inputs.get("stop_criteria") == StopCriteria.MASTER_DONE.value
     before, state = (task_state(dict(enumerate(map(s.get, names))), master_done) for s in (known, latest))

@@ -14,18 +14,10 @@ from typing import Any
 from declarative.model.inputs import zone_asked
 from declarative.model.record import struct
 from declarative.model.state import ATTEMPT, ENDED_ATTEMPT, MADE_AS, Address, Intent, Record, token
-from declarative.store import events, lock, rows
-from declarative.store.database import Connection
-from declarative.store.faults import StateError
-from declarative.store.statements import Row
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class Who:
-    """The user of a state: a person or the CI's, and the project's commit; None if unknown."""
-
-    actor: str | None = None
-    revision: str | None = None
+from declarative.store import events, records
+from declarative.store.errors import StateError
+from declarative.store.lease import Actor, boottime, place
+from declarative.store.sql import Connection, Row
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -74,14 +66,14 @@ def last_id(connection: Connection) -> int:
 
 def signature(connection: Connection) -> dict[str, str | None]:
     """The user of this connection, as columns of an entry."""
-    who = connection.database.who or Who()
-    return {"actor": who.actor, "revision": who.revision}
+    actor = connection.database.actor or Actor()
+    return {"actor": actor.name, "revision": actor.revision}
 
 
 def actor_of(connection: Connection) -> dict[str, str | None]:
     """The user of this connection and its command, as events have them."""
-    who = connection.database.who or Who()
-    return {"actor": who.actor, "commit": who.revision, "doing": connection.holder.get("doing")}
+    actor = connection.database.actor or Actor()
+    return {"actor": actor.name, "commit": actor.revision, "doing": connection.holder.get("doing")}
 
 
 def note(
@@ -264,14 +256,14 @@ def identify(connection: Connection, op: str, address: Address, inputs: Mapping[
     """
     zone: str | None
     if op == "create":
-        generation, zone = rows.generation(connection, address) + 1, zone_asked(inputs)
+        generation, zone = records.generation(connection, address) + 1, zone_asked(inputs)
         if address.kind == "rank":
-            held = rows.held_by(connection, Address("reservation", address.name))
+            held = records.held_by(connection, Address("reservation", address.name))
             blocks = sum(1 << block for _, block in held)
             return generation, f"{address.name}.{generation}.{blocks:x}.{uuid.uuid4().hex[:16]}"
     else:
-        have = connection.select("resources", rows.BY_ADDRESS, its_address=str(address)).first()
-        generation = have.generation if have else rows.generation(connection, address)
+        have = connection.select("resources", records.BY_ADDRESS, its_address=str(address)).first()
+        generation = have.generation if have else records.generation(connection, address)
         zone = zone_asked(have.inputs if have else inputs)
         if have and MADE_AS in have.outputs:
             return generation, str(have.outputs[MADE_AS]["token"])
@@ -333,8 +325,8 @@ def age(intent: Intent, now: float) -> float | None:
     """Seconds since the call was last started; None if that is not known. People can set the clock `now`: it
     counts only for a call that was started on another host, or before this host booted.
     """
-    if intent.tick is not None and intent.place == lock.place():
-        return lock.boottime() - intent.tick
+    if intent.tick is not None and intent.place == place():
+        return boottime() - intent.tick
     return None if intent.begun_at is None else now - intent.begun_at
 
 
@@ -350,7 +342,7 @@ def left_open(address: Address, earlier: Mapping[str, Intent]) -> StateError:
 def made_of(connection: Connection, intent: Intent, outputs: Mapping[str, Any] | None) -> Record:
     """The record of what a call made or changed."""
     if outputs is None and intent.op == "update":
-        have = rows.record(connection, intent.address)
+        have = records.record(connection, intent.address)
         outputs = have.outputs if have else None
     return Record(
         address=intent.address,

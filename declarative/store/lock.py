@@ -15,18 +15,13 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import field, replace
-from datetime import UTC, datetime
-from pathlib import Path
+from dataclasses import replace
 
-from declarative.model.record import struct
-from declarative.store.database import Connection, Database
-from declarative.store.faults import FROM_BACKUP, Resume, StateError, once
-from declarative.store.statements import Row
+from declarative.store.errors import FROM_BACKUP, RetryWhileAway, StateError, once
+from declarative.store.lease import LockInfo, boottime, place, started_at
+from declarative.store.sql import Connection, Database, Row
 
 LEASE_SECONDS = 30.0
 """Seconds that a holder on another host keeps the lock after its last sign of life."""
@@ -53,82 +48,6 @@ RECONCILING = "reconcile"
 
 WRITER, LEADER = "writer_lock", "leader"
 """The locks: the writer's, and the leading loop's. Each is a table with one row."""
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class LockInfo:
-    """The holder of the lock, and the end of its lease unless renewed. Times are seconds since the epoch."""
-
-    owner: str
-    host: str
-    pid: int
-    doing: str
-    since: float
-    expires: float
-    fence: int
-    place: str = field(default="", repr=False)
-    """Host, boot and pid namespace: where `pid` means something."""
-    started: str | None = field(default=None, repr=False)
-    """When the process started, by its kernel. It differs for another process with the same pid."""
-    ends: float | None = field(default=None, repr=False)
-    """The same as `expires`, in `boottime` of that place; None if an older version took the lock."""
-    epoch: int = field(default=0, repr=False)
-    """Counts like `fence`, and is at least the milliseconds since 1970 when the lock was taken. So a state
-    that was restored from a backup goes on above the epochs that its nodes know.
-    """
-
-    def __str__(self) -> str:
-        text = f"`{self.doing}` on {self.host}, pid {self.pid}"
-        with suppress(ArithmeticError, OSError, TypeError, ValueError):  # of a stranger's row it is no time
-            since = datetime.fromtimestamp(self.since, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-            text = f"{text}, since {since}"
-        return text
-
-    def lapsed(self, time: float) -> bool:
-        """Whether the lease ended, or the holder can be seen to be dead."""
-        if self.place == place():
-            over = self.expires <= time if self.ends is None else self.ends <= boottime()
-            return over or is_dead(self.pid, self.started)
-        return self.expires <= time
-
-
-def boottime() -> float:
-    """Seconds since this host started, including sleep. Nobody can set this clock."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def place() -> str:
-    """This host, boot and pid namespace: containers may share a host name but not their pids."""
-    parts = [socket.gethostname()]
-    with suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
-    try:
-        parts.append(str(Path("/proc/self/ns/pid").readlink()))
-    except OSError:
-        parts.append(f"{uuid.getnode():x}")  # no /proc: the host name alone may be anyone's
-    return "/".join(parts)
-
-
-def started_at(pid: int) -> str | None:
-    """When a process started, in ticks since the boot; None where that cannot be read; "" for a dead one."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    parts = text.rpartition(")")[2].split()  # the name before it may hold anything, `)` included
-    return "" if parts[0] in "ZX" else parts[19]
-
-
-def is_dead(pid: int, started: str | None) -> bool:
-    """Whether that process of this place is gone: no such pid, a zombie, or another one with its pid."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:  # somebody else's: it lives
-        pass
-    now = started_at(pid)
-    return now is not None and (now == "" or (started is not None and now != started))
 
 
 def info_of(row: Row) -> LockInfo | None:
@@ -246,7 +165,7 @@ def acquire(
     wait: Callable[[float], None],
     seconds: float = LEASE_SECONDS,
     on_wait: Callable[[LockInfo], None] | None = None,
-    resume: Resume = once,
+    retry: RetryWhileAway = once,
 ) -> LockInfo:
     """Take the lock, waiting up to `timeout` seconds; then a `StateError` that names the holder."""
     waited = 0.0  # what was slept: a clock that is set meanwhile changes nothing
@@ -258,9 +177,9 @@ def acquire(
             return take(connection, owner, doing, seconds)
 
     while True:
-        other = resume(lambda: current(database))
+        other = retry(lambda: current(database))
         if other is None:
-            lease = resume(attempt)
+            lease = retry(attempt)
             if lease:
                 return lease
             continue  # another one was faster; look who
@@ -276,7 +195,7 @@ def acquire(
             if on_wait:
                 on_wait(other)
             if other.doing == RECONCILING:
-                resume(lambda: ask(database))
+                retry(lambda: ask(database))
         step = min(POLL_SECONDS, timeout - waited)
         wait(step)
         waited += step

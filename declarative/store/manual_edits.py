@@ -8,16 +8,16 @@ from dataclasses import replace
 from declarative.model.diagnostic import and_more
 from declarative.model.state import DRAINED, Address, Intent, State
 from declarative.model.status import Drain
-from declarative.store import journal, rows, spending, steps
-from declarative.store.check import Held, check
-from declarative.store.database import Connection
-from declarative.store.faults import StateError
-from declarative.store.rename import Names, renamed
+from declarative.store import journal, record_changes, records, spending
+from declarative.store.consistency import HeldBlocks, check
+from declarative.store.errors import StateError
+from declarative.store.rename import RenameMap, renamed
+from declarative.store.sql import Connection
 
 MOST_NAMED = 5
 
 
-def may_push(present: State, pushed: State, held: Held, *, force: bool) -> State:
+def may_push(present: State, pushed: State, held: HeldBlocks, *, force: bool) -> State:
     """The state to write in place of `present`, or `StateError`: nothing that is known is lost unasked."""
     if pushed.lineage is None:
         raise StateError(
@@ -78,7 +78,7 @@ def _with_generations(present: State, pushed: State) -> State:
 # ------------------------------------------------------------------------------------------ writing
 
 
-def write(connection: Connection, state: State, held: Held, now: float) -> None:
+def write(connection: Connection, state: State, held: HeldBlocks, now: float) -> None:
     """Replace the whole state, except the lock and the journal's ended entries."""
     for table in ("reserved_blocks", "needs", "resources", "rank_status", "node_status", "generations"):
         connection.execute(f"DELETE FROM {table}")
@@ -91,12 +91,12 @@ def write(connection: Connection, state: State, held: Held, now: float) -> None:
                 "address": str(record.address),
                 **record.address._asdict(),
                 "backend": record.backend,
-                "external_id": steps.external_id(record.outputs),
+                "external_id": record_changes.external_id(record.outputs),
                 "inputs": record.inputs,
                 "outputs": record.outputs,
                 "generation": record.generation,
                 "detached_since": state.detached_since.get(record.address.name)
-                if record.address.kind == rows.VOLUME
+                if record.address.kind == records.VOLUME
                 else None,
             }
             for record in state.records.values()
@@ -108,9 +108,9 @@ def write(connection: Connection, state: State, held: Held, now: float) -> None:
         "reserved_blocks",
         *(
             {
-                "node": str(Address(rows.NODE, node)),
+                "node": str(Address(records.NODE, node)),
                 "block": block,
-                "reservation": str(Address(rows.RESERVATION, name)),
+                "reservation": str(Address(records.RESERVATION, name)),
             }
             for (node, block), name in held.items()
         ),
@@ -118,17 +118,17 @@ def write(connection: Connection, state: State, held: Held, now: float) -> None:
     used = state.generations.items()
     connection.insert("generations", *({"address": str(a), "generation": number} for a, number in used))
     _observations(connection, state)
-    spending.count_all(connection, state.records, now)
+    spending.count_all(connection, state.of("node"), now)
     _open_ones(connection, state.intents, now)
 
 
 def _observations(connection: Connection, state: State) -> None:
     for name, status in state.ranks.items():
-        steps.put_rank(connection, name, status)
+        record_changes.put_rank(connection, name, status)
     for name, seen in state.readiness.items():
-        steps.put_node(connection, name, rows.seen_values(seen))
+        record_changes.put_node(connection, name, records.seen_values(seen))
     for name, since in state.idle_since.items():
-        steps.put_node(connection, name, {"idle_since": since})
+        record_changes.put_node(connection, name, {"idle_since": since})
 
 
 def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> None:
@@ -141,8 +141,8 @@ def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> 
     nowhere = {"host": None, "doing": None, "place": None, "tick": None}
     unknown = {"begun_at": now, **nowhere, **journal.signature(connection)}
     connection.execute("DELETE FROM operations WHERE ended_at IS NULL")
-    for start in range(0, len(left), rows.MOST_BOUND):
-        some = [intent.id for intent in left[start : start + rows.MOST_BOUND]]
+    for start in range(0, len(left), records.MOST_BOUND):
+        some = [intent.id for intent in left[start : start + records.MOST_BOUND]]
         connection.execute("DELETE FROM operations WHERE id IN (:its_ids)", its_ids=some)
     connection.insert(
         "operations",
@@ -163,10 +163,10 @@ def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> 
     )
 
 
-def push(connection: Connection, pushed: State, held: Held, now: float, *, force: bool) -> bool:
+def push(connection: Connection, pushed: State, held: HeldBlocks, now: float, *, force: bool) -> bool:
     """Put a state that was pulled in the place of the one that is there; False if it is that one already."""
-    present = rows.load(connection)
-    if (pushed, held) == (present, rows.blocks(connection)):
+    present = records.load(connection)
+    if (pushed, held) == (present, records.blocks(connection)):
         return False
     made = may_push(present, pushed, held, force=force)
     write(connection, made, held, now)
@@ -174,9 +174,9 @@ def push(connection: Connection, pushed: State, held: Held, now: float, *, force
     return True
 
 
-def move(connection: Connection, names: Names, now: float) -> dict[Address, Address]:
+def move(connection: Connection, names: RenameMap, now: float) -> dict[Address, Address]:
     """Rename records; the old and new addresses."""
-    made, held, moves = renamed(rows.load(connection), rows.blocks(connection), names)
+    made, held, moves = renamed(records.load(connection), records.blocks(connection), names)
     write(connection, made, held, now)
     for old, new in moves.items():
         record = made.records[new]
@@ -194,30 +194,30 @@ def move(connection: Connection, names: Names, now: float) -> dict[Address, Addr
 
 def drain(connection: Connection, node: Address, drain: Drain | None, reason: str | None, now: float) -> None:
     """Record that a node takes no new work or, with None, that it takes some again."""
-    have = rows.record(connection, node)
+    have = records.record(connection, node)
     if have is None:
         raise StateError("not-recorded", f"{node} is not recorded")
     outputs = {key: value for key, value in have.outputs.items() if key != DRAINED}
     if drain:
         outputs[DRAINED] = {"since": drain.since, "reason": drain.reason}
-    steps.put_record(connection, replace(have, outputs=outputs))
-    steps.count_up(connection)
+    record_changes.put_record(connection, replace(have, outputs=outputs))
+    record_changes.count_up(connection)
     done, more = ("drain" if drain else "undrain"), {"reason": reason} if reason else {}
     journal.note(connection, done, node, now, backend=have.backend, generation=have.generation, inputs=more)
 
 
 def drop(connection: Connection, addresses: Iterable[Address], now: float) -> None:
     """Forget records, each with its entry: first what needs others."""
-    for address in sorted(set(addresses), key=rows.by_address, reverse=True):
-        have = rows.record(connection, address)
+    for address in sorted(set(addresses), key=records.by_address, reverse=True):
+        have = records.record(connection, address)
         if have is None:
             raise StateError("not-recorded", f"{address} is not recorded")
-        opened = rows.open_intents(connection, address)
+        opened = records.open_intents(connection, address)
         if opened:
             raise journal.left_open(address, opened)
         journal.note(connection, "forget", address, now, backend=have.backend, generation=have.generation)
-        if address.kind == rows.RESERVATION:
-            steps.release(connection, address, now)
+        if address.kind == records.RESERVATION:
+            record_changes.release(connection, address, now)
         else:
-            steps.remove(connection, address, now)
-    steps.count_up(connection)
+            record_changes.remove(connection, address, now)
+    record_changes.count_up(connection)

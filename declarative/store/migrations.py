@@ -1,17 +1,18 @@
 """Which format a state has, and how an older one becomes this tool's: with a backup, whole or not at all.
 
-The formats themselves are in `tables`. What every format keeps: `meta.format_version` and `meta.tool`, or a
+The tables themselves are in `schema`. What every format keeps: `meta.format_version` and `meta.tool`, or a
 newer one could not be named; the columns of `writer_lock`, or its holder could not be asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from declarative import __version__
 from declarative.model.diagnostic import is_version
-from declarative.store import backup, lock, tables
-from declarative.store.database import Connection, Database
-from declarative.store.faults import FROM_BACKUP, StateError
+from declarative.store import backup, lock, schema
+from declarative.store.errors import FROM_BACKUP, StateError
+from declarative.store.sql import Connection, Database
 
 Notify = Callable[[str], None]
 """Gets a text about a migration that was done."""
@@ -32,18 +33,18 @@ def agree(database: Database, *, read_only: bool, notify: Notify | None = None) 
         if not is_there(connection):
             return False
         found, tool = _format(connection)
-    if found > tables.FORMAT_VERSION:
+    if found > schema.FORMAT_VERSION:
         raise StateError(
             "newer-format",
-            f"the state {name} has format {found}, this fleetform knows up to {tables.FORMAT_VERSION}",
+            f"the state {name} has format {found}, this fleetform knows up to {schema.FORMAT_VERSION}",
             f"install fleetform {tool} or newer" if tool else "install a newer fleetform",
         )
-    if found == tables.FORMAT_VERSION:
+    if found == schema.FORMAT_VERSION:
         return True
     with database.reading() as connection:
-        if tables.beyond(connection, found):
+        if has_later_columns(connection, found):
             raise StateError("damaged", f"the state {name} is not of format {found}, as it says", FROM_BACKUP)
-    if read_only and tables.readable(found):
+    if read_only and schema.readable(found):
         database.format = found
         return True
     if read_only:
@@ -60,7 +61,7 @@ def _renew(database: Database, notify: Notify) -> None:
         # The row of the lock is what all writers wait for; another process may have been first.
         connection.execute("SELECT fence FROM writer_lock" + database.for_update)
         found, _ = _format(connection)
-        if found >= tables.FORMAT_VERSION:
+        if found >= schema.FORMAT_VERSION:
             return
         connection.format = found
         holder = lock.holder(connection)
@@ -69,14 +70,14 @@ def _renew(database: Database, notify: Notify) -> None:
             raise StateError(
                 "locked",
                 f"the state is locked by {holder}, and has to be brought from format {found} "
-                f"to {tables.FORMAT_VERSION} first",
+                f"to {schema.FORMAT_VERSION} first",
                 "run it again when that has ended",
                 lock=holder,
             )
         kept = backup.keep(connection)
-        tables.migrate(connection, found)
+        migrate(connection, found)
     notify(
-        f"the state was brought from format {found} to {tables.FORMAT_VERSION}; "
+        f"the state was brought from format {found} to {schema.FORMAT_VERSION}; "
         f"as it was before, it is kept in {kept}"
     )
 
@@ -93,3 +94,119 @@ def _format(connection: Connection) -> tuple[int, str]:
     if row is None or type(row.format_version) is not int or row.format_version < 1:
         raise StateError("damaged", "the state has lost its own description", FROM_BACKUP)
     return row.format_version, row.tool if is_version(row.tool) else ""
+
+
+# ------------------------------------------------------------------------------------ the formats
+
+Migration = Callable[[Connection], None]
+
+
+def _to_2(connection: Connection) -> None:
+    """How ranks are confined, what hosts support, and who did what."""
+    connection.execute("ALTER TABLE rank_status ADD COLUMN confinement TEXT")
+    connection.execute("ALTER TABLE node_status ADD COLUMN can JSON")
+    connection.execute("ALTER TABLE operations ADD COLUMN host TEXT")
+    connection.execute("ALTER TABLE operations ADD COLUMN doing TEXT")
+
+
+def _to_3(connection: Connection) -> None:
+    """When volumes were detached."""
+    connection.execute("ALTER TABLE resources ADD COLUMN detached_since DOUBLE PRECISION")
+
+
+def _to_4(connection: Connection) -> None:
+    """The person or CI behind each entry, and the project's commit."""
+    connection.execute("ALTER TABLE operations ADD COLUMN actor TEXT")
+    connection.execute("ALTER TABLE operations ADD COLUMN revision TEXT")
+
+
+def _to_5(connection: Connection) -> None:
+    """Clocks that nobody can set, and the holder's epoch for backends."""
+    connection.execute("ALTER TABLE operations ADD COLUMN place TEXT")
+    connection.execute("ALTER TABLE operations ADD COLUMN tick DOUBLE PRECISION")
+    connection.execute("ALTER TABLE writer_lock ADD COLUMN ends DOUBLE PRECISION")
+    connection.execute("ALTER TABLE writer_lock ADD COLUMN epoch BIGINT")
+
+
+def _to_6(connection: Connection) -> None:
+    """A seal by which damage is found."""
+    connection.execute("ALTER TABLE meta ADD COLUMN seal TEXT")
+
+
+def _to_7(connection: Connection) -> None:
+    """The project whose state this is."""
+    connection.execute("ALTER TABLE meta ADD COLUMN project TEXT")
+
+
+def _to_8(connection: Connection) -> None:
+    """The loop, and its waits for approval."""
+    connection.execute("ALTER TABLE writer_lock ADD COLUMN asked DOUBLE PRECISION")
+    for table in ("leader", "approvals"):
+        connection.execute(f"CREATE TABLE {table} ({', '.join(schema.TABLES[table])})")
+    connection.insert("leader", {"id": 1, "fence": 0})
+
+
+def _to_9(connection: Connection) -> None:
+    """Events, and the webhooks that got them."""
+    for table in ("events", "hooks"):
+        connection.execute(f"CREATE TABLE {table} ({', '.join(schema.TABLES[table])})")
+
+
+def _to_10(connection: Connection) -> None:
+    """The cost of nodes. Existing nodes count since their launch, if the journal goes back that far."""
+    for table in ("paid_nodes", "spent_months"):
+        connection.execute(f"CREATE TABLE {table} ({', '.join(schema.TABLES[table])})")
+    launched = dict(
+        connection.execute(
+            "SELECT address, max(begun_at) FROM operations WHERE op = 'create' AND ended_at IS NOT NULL"
+            " AND result IN ('done', 'adopted') GROUP BY address"
+        )
+    )
+    now = connection.database.now(connection)
+    nodes = connection.execute("SELECT address, inputs FROM resources WHERE kind = 'node'").all()
+    bought = (row for row in nodes if "partition" not in (row.inputs.get("host") or ()))
+    prices = {row.address: row.inputs.get("price") for row in bought}
+    rows = (
+        {"address": address, "since": min(launched.get(address, now), now), "price": price}
+        for address, price in prices.items()
+        if price
+    )
+    connection.insert("paid_nodes", *rows)
+
+
+def _to_11(connection: Connection) -> None:
+    """The backends that a loop leaves alone."""
+    connection.execute(f"CREATE TABLE left_alone ({', '.join(schema.TABLES['left_alone'])})")
+
+
+MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8, _to_9, _to_10, _to_11)
+"""MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
+
+With each: the format before it as a fixture in `tests/states`. What every format keeps: see above.
+"""
+
+
+def has_later_columns(connection: Connection, format: int) -> bool:
+    """Whether there is a column that came later than `format`."""
+    late = [name.split(".") for name in schema.later_than(format)]
+    there = {table: connection.database.columns(connection, table) for table, _ in late}
+    return any(column in there[table] for table, column in late)
+
+
+def create(connection: Connection) -> None:
+    """All tables, and the rows that are always there. Inside the caller's transaction."""
+    made = [f"CREATE TABLE {table} ({', '.join(lines)})" for table, lines in schema.TABLES.items()]
+    described = f"1, {schema.FORMAT_VERSION}, '{__version__}', 0"
+    rows = (
+        f"INSERT INTO meta (id, format_version, tool, serial) VALUES ({described})",
+        "INSERT INTO writer_lock (id, fence) VALUES (1, 0)",
+        "INSERT INTO leader (id, fence) VALUES (1, 0)",
+    )
+    connection.database.run(connection, (*made, *schema.INDEXES, *rows))
+
+
+def migrate(connection: Connection, format: int) -> None:
+    """Bring a state of `format` to this tool's, inside the caller's transaction: all or nothing."""
+    for migration in MIGRATIONS[format - 1 :]:
+        migration(connection)
+    connection.update("meta", {"format_version": 1 + len(MIGRATIONS), "tool": __version__})

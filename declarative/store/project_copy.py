@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from declarative.model.record import struct
-from declarative.store.faults import StateError
+from declarative.store.errors import StateError
 
 FILE = ".place.json"
 OWN_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")

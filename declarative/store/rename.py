@@ -27,8 +27,8 @@ from declarative.model.schema import BadValueError
 from declarative.model.spec.project import Moves
 from declarative.model.spec.text import check_name
 from declarative.model.state import MADE_AS, Address, Record, Renamed, State, token
-from declarative.store.check import Held
-from declarative.store.faults import StateError
+from declarative.store.consistency import HeldBlocks
+from declarative.store.errors import StateError
 
 PARTS = ("rank", "reservation", "attachment")
 GROUPS = {"volume": ("volume",), "node": (), "fleet": ("node",), "task": PARTS}
@@ -38,7 +38,7 @@ KNOWN_TO_BACKENDS = ("node", "attachment")
 
 
 @struct(frozen=True, slots=True)
-class Names:
+class RenameMap:
     """Old → new, of each kind of name that is written anywhere."""
 
     volume: Mapping[str, str] = field(default_factory=dict)
@@ -151,7 +151,9 @@ def _is_of(name: str, family: str) -> bool:
     return base == family and number.isdecimal()
 
 
-def plan(state: State, source: Address, target: Address, found: tuple[Address, ...] | None = None) -> Names:
+def plan(
+    state: State, source: Address, target: Address, found: tuple[Address, ...] | None = None
+) -> RenameMap:
     """Which names become which; `StateError` where they cannot. `found` are the `members` of the source, if
     they are known.
     """
@@ -161,12 +163,12 @@ def plan(state: State, source: Address, target: Address, found: tuple[Address, .
     exact = found == (source,)
     _check_name(target, numbered=kind == "node", maybe_numbered=kind == "volume" and exact)
     if kind == "task":
-        return Names(task={source.name: target.name})
+        return RenameMap(task={source.name: target.name})
     old, new = source.name, target.name
     names = {a.name: new if exact else f"{new}{a.name.removeprefix(old)}" for a in found}
     if kind == "volume":
-        return Names(volume=names)
-    return Names(node=names, fleet={} if exact else {old: new})
+        return RenameMap(volume=names)
+    return RenameMap(node=names, fleet={} if exact else {old: new})
 
 
 def _check_kinds(source: Address, target: Address) -> None:
@@ -210,7 +212,7 @@ class Declared:
 
     state: State
     """Under the new names; of the same serial."""
-    names: Names = Names()
+    names: RenameMap = RenameMap()
     moved: tuple[Renamed, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
 
@@ -222,7 +224,7 @@ def as_declared(state: State, moves: Moves, places: Mapping[str, Span]) -> Decla
     `places` has where each entry stands, by `moved.0` and so on.
     """
     index, moved, ends = _Index(state), [], moves.ends()
-    every: dict[str, dict[str, str]] = {part.name: {} for part in fields(Names)}
+    every: dict[str, dict[str, str]] = {part.name: {} for part in fields(RenameMap)}
     for number, move in enumerate(moves):
         source, target = Address.parse(move.source), Address.parse(str(ends[move.source]))
         if source not in state.records and _is_of(target.name, source.name):
@@ -242,7 +244,7 @@ def as_declared(state: State, moves: Moves, places: Mapping[str, Span]) -> Decla
         moved.append(Renamed(source=move.source, target=str(target), addresses=addresses))
     if not moved:
         return Declared(state=state)
-    names = Names(**every)
+    names = RenameMap(**every)
     try:
         made, _, _ = renamed(state, {}, names)
     except StateError as error:
@@ -258,7 +260,7 @@ class _Index:
         self._groups: dict[Address, list[Address]] = {}
         """What a name of `GROUPS` means → its records, as `members` has them."""
         self._users: dict[tuple[str, str], list[Address]] = {}
-        """Part of `Names` and a name → the records whose addresses hold it."""
+        """Part of `RenameMap` and a name → the records whose addresses hold it."""
         for kinds in GROUPS.values():
             for record in (r for kind in kinds for r in state.of(kind)):
                 if (group := _group_of(record)) is not None:
@@ -278,7 +280,7 @@ class _Index:
             return (wanted,)
         return tuple(self._groups.get(wanted, ()))
 
-    def changes(self, names: Names) -> dict[Address, Address]:
+    def changes(self, names: RenameMap) -> dict[Address, Address]:
         """The addresses that these names change, each with its new one."""
         parts = ((part.name, old) for part in fields(names) for old in getattr(names, part.name))
         users = {address for key in parts for address in self._users.get(key, ())}
@@ -306,7 +308,9 @@ def _refused(state: State, error: StateError, address: str, place: Span | None) 
 # ------------------------------------------------------------------------------------------ the rename
 
 
-def renamed(state: State, held: Held, names: Names) -> tuple[State, Held, dict[Address, Address]]:
+def renamed(
+    state: State, held: HeldBlocks, names: RenameMap
+) -> tuple[State, HeldBlocks, dict[Address, Address]]:
     """The state under the new names, the blocks, and which addresses became which."""
     moves = {a: new for a in state.records if (new := names.address(a)) != a}
     _check_free(state, moves)
@@ -326,7 +330,7 @@ def renamed(state: State, held: Held, names: Names) -> tuple[State, Held, dict[A
     return made, blocks, moves
 
 
-def _used(state: State, names: Names) -> dict[Address, int]:
+def _used(state: State, names: RenameMap) -> dict[Address, int]:
     """The generations that are used up, under the old names and the new ones."""
     used = dict(state.generations)
     for address, number in state.generations.items():
@@ -346,7 +350,7 @@ def _check_free(state: State, moves: Mapping[Address, Address]) -> None:
         )
 
 
-def _check_settled(state: State, names: Names, moves: Mapping[Address, Address]) -> None:
+def _check_settled(state: State, names: RenameMap, moves: Mapping[Address, Address]) -> None:
     """Refuse a rename while an intent is open: first its result has to be read back, by the old name."""
     targets = set(moves.values())
     for intent in state.intents:
@@ -359,7 +363,7 @@ def _check_settled(state: State, names: Names, moves: Mapping[Address, Address])
             )
 
 
-def _renamed(lineage: str | None, record: Record, names: Names) -> Record:
+def _renamed(lineage: str | None, record: Record, names: RenameMap) -> Record:
     inputs, outputs = {**record.inputs, **names.inputs(record)}, dict(record.outputs)
     if record.address.kind == "rank" and "node" in outputs:
         outputs["node"] = names.node.get(str(outputs["node"]), outputs["node"])

@@ -7,14 +7,11 @@ are those of UTC. Unknown prices are not counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from declarative.model.state import Address, Record
-from declarative.planner.types import Spent
-from declarative.store import rows
-from declarative.store.database import Connection
-from declarative.store.statements import MOST, number
+from declarative.model.state import Record, Spent
+from declarative.store.sql import MOST, Connection, number
 
 HOUR = 3600.0
 
@@ -70,11 +67,11 @@ def count(connection: Connection, address: str, price: float | None, since: floa
         connection.insert("paid_nodes", {"address": address, "since": since, "price": price})
 
 
-def count_all(connection: Connection, records: Mapping[Address, Record], now: float) -> None:
-    """The nodes of a state that was written as a whole."""
-    nodes = {str(r.address): price_of(r) for r in records.values() if r.address.kind == rows.NODE}
+def count_all(connection: Connection, nodes: Iterable[Record], now: float) -> None:
+    """Note what `nodes` cost, which are all nodes of a state that was written as a whole."""
+    prices = {str(node.address): price_of(node) for node in nodes}
     for row in connection.select("paid_nodes", "ORDER BY address").all():
-        if row.address not in nodes:
+        if row.address not in prices:
             count(connection, row.address, None, now, now)
-    for address, price in sorted(nodes.items()):
+    for address, price in sorted(prices.items()):
         count(connection, address, price, now, now)

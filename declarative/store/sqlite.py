@@ -15,11 +15,10 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from declarative.store import tables
 from declarative.store.backup import make_folder, put, sync_folder
-from declarative.store.database import Connection, Database, Opening
-from declarative.store.faults import FROM_BACKUP, WRITABLE, StateError, translated
-from declarative.store.migrations import agree
+from declarative.store.errors import FROM_BACKUP, WRITABLE, StateError, as_state_error
+from declarative.store.migrations import agree, create
+from declarative.store.sql import Connection, Database, OpenOptions
 
 BUSY_SECONDS = 30.0
 """Seconds that a statement waits for another's transaction; those are all short."""
@@ -134,7 +133,7 @@ class Sqlite(Database):
                 time.sleep(0.02)
 
 
-def open_file(path: Path, opening: Opening) -> Database | None:
+def open_file(path: Path, opening: OpenOptions) -> Database | None:
     """The database of the state in `path`; None if there is none and it must not be made."""
     read_only = opening.read_only
     if not _is_made(path, opening):
@@ -152,7 +151,7 @@ def open_file(path: Path, opening: Opening) -> Database | None:
     # A reader opens for writing too where it may: only such a connection clears up after itself.
     made = Sqlite(path, mode="rw" if writable else "ro", clock=opening.clock)
     try:
-        with translated(path):
+        with as_state_error(path):
             _check_plain(made, path)
             if not agree(made, read_only=read_only, notify=opening.notify):
                 summary = f"{path} is a database but no fleetform state; it was left as it is"
@@ -166,14 +165,14 @@ def open_file(path: Path, opening: Opening) -> Database | None:
     return made
 
 
-def _is_made(path: Path, opening: Opening) -> bool:
+def _is_made(path: Path, opening: OpenOptions) -> bool:
     """Whether the state is there now; it is made where it may be, and a writer is refused otherwise."""
-    with translated(path):
+    with as_state_error(path):
         if _is_there(path) or opening.read_only:
             return _is_there(path)
     if not opening.create:
         raise StateError("no-state", f"there is no state in {path}", "`fleetform apply` makes one")
-    with translated(path):
+    with as_state_error(path):
         _make(path, opening.clock)
     return True
 
@@ -245,7 +244,7 @@ def _make(path: Path, clock: Callable[[], float]) -> None:
             # Before WAL: what is committed is in the file itself then, and a full disk is told. With a -wal,
             # closing brings it over, and says nothing if there is no room.
             with made.writing() as connection:
-                tables.create(connection)
+                create(connection)
             made.use_wal()
         finally:
             made.close()

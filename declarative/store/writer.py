@@ -1,8 +1,8 @@
 """The writer: only it changes a state. It holds the lock, and writes each step whole or not at all.
 
-Safe to call from many threads, whose steps are committed together, see `groups`. `steps` has what a step
-writes. For a state on a server it reads and writes a copy, see `working_copy`. A `resumed` method may be done
-twice, because the first time may have succeeded: see `faults.resumed`.
+Many threads may call it; their steps are committed together, see `server.group_commit`. `record_changes` has
+what a step writes. For a state on a server it reads and writes a mirror, see `server.mirror`. A `retried`
+method may be done twice, because the first time may have succeeded: see `errors.retried`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import Any, TypeVar
 
 from declarative.model.state import Address, Intent, Record, State
 from declarative.model.status import Drain, Outage, RankStatus, Readiness
-from declarative.store import checksum, events, journal, lock, loops, manual_edits, rows, steps
-from declarative.store.check import Held
-from declarative.store.database import Connection, Database
-from declarative.store.export import OPS
-from declarative.store.faults import Resume, StateError, once, resumed
-from declarative.store.groups import Ending, Groups
+from declarative.store import events, journal, lock, loop_state, manual_edits, record_changes, records, seal
+from declarative.store.consistency import HeldBlocks
+from declarative.store.errors import RetryWhileAway, StateError, once, retried
 from declarative.store.journal import Permit
-from declarative.store.rename import Names
-from declarative.store.tables import stored
+from declarative.store.lease import LockInfo, boottime
+from declarative.store.rename import RenameMap
+from declarative.store.schema import stored
+from declarative.store.server.group_commit import CommitQueue, PendingCommit
+from declarative.store.snapshot import OPS
+from declarative.store.sql import Connection, Database
 
 T = TypeVar("T")
 
@@ -46,21 +47,20 @@ class Writer:
     def __init__(
         self,
         database: Database,
-        lease: lock.LockInfo,
+        lease: LockInfo,
         clock: Callable[[], float],
-        resume: Resume = once,
+        retry: RetryWhileAway = once,
         seconds: float = lock.LEASE_SECONDS,
     ) -> None:
         """`seconds` is how long a lease lasts."""
         self._seconds = seconds
         self._ends = lease.ends or 0.0
         self._database = database
-        self._copy = database.working_copy(lease)
-        self._at = self._copy or database
+        self._at = database.for_writer(lease)
         """Where steps are done."""
-        self._resume = resume
+        self._retry = retry
         self._clock = clock
-        self._groups = Groups(self._at, self._begin, self._written)
+        self._groups = CommitQueue(self._at, self._begin, self._written)
         self._changed = False
         self._sealed = True  # our next write takes it off
         self._version = 0
@@ -82,7 +82,7 @@ class Writer:
         """Check that the lock is ours: nobody takes it before the transaction ends."""
         lock.check(connection, self.lease)
         if self._sealed:
-            checksum.remove(connection)
+            seal.remove(connection)
 
     def _written(self) -> None:
         self._sealed = False
@@ -99,8 +99,7 @@ class Writer:
                 self._written()
             finally:
                 self._version, self._lineage = self._version + 1, None
-                if self._copy:
-                    self._copy.forget()
+                self._at.forget()
 
     def close(self) -> None:
         """Seal what was written; nothing is written after that."""
@@ -108,14 +107,13 @@ class Writer:
             self.seal()
         finally:
             self._known = None  # a cycle keeps the writer until the next collection, and a loop makes many
-            if self._copy:
-                self._copy.forget()
+            self._at.forget()
 
     def seal(self) -> None:
         """Seal what was written, if anything was."""
         if not self._sealed:
             state = self._read_last()
-            self._write(lambda connection: checksum.put(connection, state))
+            self._write(lambda connection: seal.put(connection, state))
             self._sealed = True
 
     def _read_last(self) -> State | None:
@@ -123,33 +121,33 @@ class Writer:
         known = self._known
         return known[1] if known is not None and known[0] == self._version else None
 
-    @resumed
+    @retried
     def state(self) -> State:
         """The whole state. Nobody else changes it, so it is read anew only after a write."""
         version, state = self._version, self._read_last()
         if state is None:
             with self._at.reading() as connection:
-                state = checksum.load(connection)
+                state = seal.load(connection)
             self._known = version, state
         return state
 
-    @resumed
+    @retried
     def create_with(self, its_token: str) -> Intent | None:
         """The create that was started with a token, ended or not; None if the journal has none."""
         with self._database.reading() as connection:
-            return rows.create_with(connection, its_token)
+            return records.create_with(connection, its_token)
 
-    @resumed
+    @retried
     def part(self, wanted: Iterable[Address]) -> State:
         """The records of `wanted` and all that they need, with their ranks' statuses: cheap at any size."""
         with self._at.reading() as connection:
-            return rows.part(connection, wanted)
+            return records.part(connection, wanted)
 
-    @resumed
+    @retried
     def record(self, address: Address) -> Record | None:
         """One record, or None."""
         with self._at.reading() as connection:
-            return rows.record(connection, address)
+            return records.record(connection, address)
 
     def renew(self, seconds: float) -> None:
         """Move the end of the lease; `StateError` stale-lease if it is another one's by now."""
@@ -166,8 +164,8 @@ class Writer:
         Call it before each call and each retry: a process that slept, or was cut off from the database, may
         have lost the lock, and then it is a `StateError`.
         """
-        if self._ends - lock.boottime() < self._seconds * MARGIN:
-            self._resume(lambda: self.renew(self._seconds))
+        if self._ends - boottime() < self._seconds * MARGIN:
+            self._retry(lambda: self.renew(self._seconds))
         return self.lease.epoch
 
     def changing(self) -> int:
@@ -187,20 +185,20 @@ class Writer:
         self.lease = self._write(lambda connection: lock.count_above(connection, self.lease, newest))
         return True
 
-    @resumed
+    @retried
     def ensure_lineage(self) -> str:
         """The id of this state: made at random once, before its first write."""
         state = self._read_last()
         self._lineage = self._lineage or (state and state.lineage) or self._write(journal.lineage)
         return self._lineage
 
-    @resumed
+    @retried
     def project(self) -> str | None:
         """The project whose state this is; None if unknown."""
         with self._at.reading() as connection:
-            return rows.named(connection, "project")
+            return records.named(connection, "project")
 
-    @resumed
+    @retried
     def claim(self, project: str) -> None:
         """Write down the project whose state this is."""
 
@@ -210,7 +208,7 @@ class Writer:
 
         self._lineage = self._write(step)
 
-    @resumed
+    @retried
     def permit(self, causes: Mapping[str, str]) -> None:
         """Write into the journal what a loop is about to do, and why. Its budgets count these."""
         now = self._clock()
@@ -221,13 +219,13 @@ class Writer:
 
         self._write(step)
 
-    @resumed
+    @retried
     def permits_since(self, since: float) -> tuple[Permit, ...]:
         """What loops have permitted since then."""
         with self._database.reading() as connection:
             return journal.permits_since(connection, LET, since)
 
-    @resumed
+    @retried
     def note_waiting(self, why: Mapping[str, str]) -> None:
         """Write down why tasks have no place, if that is news: numbers alone, such as of nodes, are none."""
         with self._database.reading() as connection:
@@ -237,19 +235,19 @@ class Writer:
         if fresh:
             self._write(lambda connection: events.note_waiting(connection, self._clock(), fresh))
 
-    @resumed
+    @retried
     def wait_for_approval(self, wanted: Mapping[str, Sequence[str]]) -> None:
-        """Write down what waits for a person, by digest; see `loops.await_approval`."""
-        self._write(lambda connection: loops.await_approval(connection, wanted, self._clock()))
+        """Write down what waits for a person, by digest; see `loop_state.await_approval`."""
+        self._write(lambda connection: loop_state.await_approval(connection, wanted, self._clock()))
 
-    @resumed
+    @retried
     def leave_alone(self, found: Sequence[Outage]) -> None:
-        """Write down which backends are left alone; see `loops.leave_alone`."""
-        self._write(lambda connection: loops.leave_alone(connection, found))
+        """Write down which backends are left alone; see `loop_state.leave_alone`."""
+        self._write(lambda connection: loop_state.leave_alone(connection, found))
 
     # ------------------------------------------------------------------------------------ the journal
 
-    @resumed
+    @retried
     def begin(
         self,
         op: str,
@@ -272,11 +270,11 @@ class Writer:
             "needs": sorted(map(str, needs)),
             "begun_at": self._clock(),
             "place": self.lease.place,
-            "tick": lock.boottime(),
+            "tick": boottime(),
         }
-        return self._write(lambda connection: steps.begin(connection, op, address, needs, values))
+        return self._write(lambda connection: record_changes.begin(connection, op, address, needs, values))
 
-    @resumed
+    @retried
     def finish(
         self,
         intent: Intent,
@@ -290,14 +288,16 @@ class Writer:
         `observed`: it only settles what ended by itself, so the serial stays. A node that was made is idle
         from `idle_since` on.
         """
-        self._write(steps.finishing(intent, outputs, idle_since, self._clock(), observed=observed))
+        self._write(record_changes.finishing(intent, outputs, idle_since, self._clock(), observed=observed))
 
     def finish_soon(
         self, intent: Intent, outputs: Mapping[str, Any] | None = None, *, idle_since: float | None = None
-    ) -> Ending:
+    ) -> PendingCommit:
         """Like `finish`, but committed with the next step, or when it is settled."""
         again = partial(self.finish, intent, outputs, idle_since=idle_since)
-        return Ending(self._groups, steps.finishing(intent, outputs, idle_since, self._clock()), again)
+        return PendingCommit(
+            self._groups, record_changes.finishing(intent, outputs, idle_since, self._clock()), again
+        )
 
     def fail(self, intent: Intent, error: str) -> None:
         """Close it without a change of the record: it is certain that nothing was made or changed.
@@ -306,44 +306,50 @@ class Writer:
         """
         self.close_intent(intent, "failed", error)
 
-    @resumed
+    @retried
     def close_intent(self, intent: Intent, result: str, error: str | None = None) -> None:
         """End an open intent without a change of the record."""
-        self._write(lambda c: steps.close(c, intent, self._clock(), result, error))
+        self._write(lambda c: record_changes.close(c, intent, self._clock(), result, error))
 
     # ------------------------------------------------------------------------------------ blocks
 
-    @resumed
+    @retried
     def reserve(self, record: Record, node: str, blocks: Iterable[int]) -> None:
         """Record a reservation and its blocks; `StateError` double-booking if one of them is held.
 
         No backend takes part, so there is no intent. Doing it again is harmless.
         """
         wanted = tuple(sorted(set(blocks)))
-        self._write(lambda connection: steps.reserve(connection, record, node, wanted))
+        self._write(lambda connection: record_changes.reserve(connection, record, node, wanted))
 
-    @resumed
+    @retried
     def release(self, reservation: Address, now: float, *, observed: bool = False) -> None:
         """Give a reservation's blocks back; a node whose last block it was is idle from `now`.
 
         `observed`: its rank ended by itself, so the serial stays. A missing reservation is harmless.
         """
-        self._write(steps.counted(lambda c: steps.release(c, reservation, now), observed=observed))
+        self._write(
+            record_changes.counted(lambda c: record_changes.release(c, reservation, now), observed=observed)
+        )
 
     # ------------------------------------------------------------------------------------ recovery
 
-    @resumed
+    @retried
     def adopt(self, record: Record, intent: Intent | None = None, *, idle_since: float | None = None) -> None:
         """Record what was found at the backend, and end its intent.
 
         A node that was made is idle from `idle_since` on.
         """
-        self._write(lambda c: steps.adopt(c, record, intent, idle_since, self._clock()))
+        self._write(lambda c: record_changes.adopt(c, record, intent, idle_since, self._clock()))
 
-    @resumed
+    @retried
     def forget(self, address: Address, *, observed: bool = False) -> None:
         """Remove a record without a backend call: its absence was confirmed. A missing record is harmless."""
-        self._write(steps.counted(lambda c: steps.remove(c, address, self._clock()), observed=observed))
+        self._write(
+            record_changes.counted(
+                lambda c: record_changes.remove(c, address, self._clock()), observed=observed
+            )
+        )
 
     # ------------------------------------------------------------------------------------ by hand
 
@@ -359,13 +365,13 @@ class Writer:
         """Record that a node takes no new work or, with None, that it takes some again."""
         self._write(lambda connection: manual_edits.drain(connection, node, drain, reason, self._clock()))
 
-    def move(self, names: Names) -> dict[Address, Address]:
+    def move(self, names: RenameMap) -> dict[Address, Address]:
         """Rename records without a backend call; the old and new addresses."""
         with self._write_whole() as connection:
             return manual_edits.move(connection, names, self._clock())
 
-    @resumed
-    def push(self, pushed: State, held: Held, *, force: bool = False) -> bool:
+    @retried
+    def push(self, pushed: State, held: HeldBlocks, *, force: bool = False) -> bool:
         """Replace this state by one that was pulled; False if it is this one already."""
         with self._write_whole() as connection:
             return manual_edits.push(connection, pushed, held, self._clock(), force=force)
@@ -376,24 +382,26 @@ class Writer:
         """Write how one rank is doing."""
         self.observe_ranks({name: status})
 
-    @resumed
+    @retried
     def observe_ranks(self, statuses: Mapping[str, RankStatus]) -> None:
         """Write how ranks are doing; the serial stays."""
 
         def step(connection: Connection) -> None:
             events.ranks_seen(connection, self._clock(), statuses)
             for name, status in statuses.items():
-                steps.put_rank(connection, name, status)
+                record_changes.put_rank(connection, name, status)
 
         self._write(step)
 
-    @resumed
+    @retried
     def observe_nodes(self, readiness: Mapping[str, Readiness]) -> None:
         """Write whether nodes may take work; the serial stays. What is as it was is not written again for
-        `rows.SEEN_ANEW` seconds.
+        `records.SEEN_ANEW` seconds.
         """
         before = self.state().readiness
-        readiness = {name: seen for name, seen in readiness.items() if rows.is_news(before.get(name), seen)}
+        readiness = {
+            name: seen for name, seen in readiness.items() if records.is_news(before.get(name), seen)
+        }
         if not readiness:
             return
         states = {name: (seen.state.value, seen.reason) for name, seen in readiness.items()}
@@ -401,11 +409,11 @@ class Writer:
         def step(connection: Connection) -> None:
             events.nodes_seen(connection, self._clock(), states)
             for name, seen in readiness.items():
-                steps.put_node(connection, name, rows.seen_values(seen))
+                record_changes.put_node(connection, name, records.seen_values(seen))
 
         self._write(step)
 
-    @resumed
+    @retried
     def observe_again(self, at: float, known: State) -> State:
         """Write that all nodes were seen once more as they are recorded, and return the new state; the serial
         stays. `known` is what is recorded: it need not be read.
@@ -416,23 +424,23 @@ class Writer:
             self._known = self._version, replace(known, readiness=seen)
         return self.state()
 
-    @resumed
+    @retried
     def set_idle(self, node: str, since: float | None) -> None:
         """Write when a node became idle, None for busy; the serial stays."""
-        self._write(lambda connection: steps.put_node(connection, node, {"idle_since": since}))
+        self._write(lambda connection: record_changes.put_node(connection, node, {"idle_since": since}))
 
-    @resumed
+    @retried
     def note_detached(self) -> None:
         """Count volumes without a detach time as detached from now on; the serial stays."""
-        self._write(lambda connection: steps.note_detached(connection, self._clock()))
+        self._write(lambda connection: record_changes.note_detached(connection, self._clock()))
 
-    @resumed
+    @retried
     def set_needs(self, address: Address, needs: Iterable[Address]) -> None:
         """Write the needs of a record: an ended rank has none; the serial stays."""
         wanted = frozenset(needs)
-        self._write(lambda connection: steps.set_needs(connection, address, wanted))
+        self._write(lambda connection: record_changes.set_needs(connection, address, wanted))
 
-    @resumed
+    @retried
     def note(self, notes: Mapping[Address, Mapping[str, Any]]) -> None:
         """Add to the outputs of records; the serial stays. A missing record is harmless."""
-        self._write(lambda connection: steps.note(connection, notes))
+        self._write(lambda connection: record_changes.note(connection, notes))

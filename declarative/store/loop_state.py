@@ -22,10 +22,10 @@ from typing import Any
 from declarative.model.record import struct
 from declarative.model.status import Outage
 from declarative.store import lock
-from declarative.store.database import Connection, Database
-from declarative.store.faults import StateError
-from declarative.store.lock import LEADER, LockInfo
-from declarative.store.statements import number
+from declarative.store.errors import StateError
+from declarative.store.lease import LockInfo
+from declarative.store.lock import LEADER
+from declarative.store.sql import Connection, Database, number
 
 LEASE_SECONDS = 10.0
 """Seconds of the leader's lease, and of the lock in its rounds. After that another loop takes over."""
@@ -137,8 +137,8 @@ def await_approval(connection: Connection, wanted: Mapping[str, Sequence[str]], 
 
 def approve(connection: Connection, digest: str, now: float) -> bool:
     """Whether that waits; it is approved from now on."""
-    who = connection.database.who
-    values = {"approved_at": now, "actor": who.actor if who else None}
+    actor = connection.database.actor
+    values = {"approved_at": now, "actor": actor.name if actor else None}
     return bool(connection.update("approvals", values, "digest = :its_digest", its_digest=digest))
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 
 from declarative.model.state import State
-from declarative.store import export, rows
-from declarative.store.check import Held
-from declarative.store.database import Connection
-from declarative.store.faults import FROM_BACKUP, StateError
-from declarative.store.tables import dumps
+from declarative.store import records, snapshot
+from declarative.store.consistency import HeldBlocks
+from declarative.store.errors import FROM_BACKUP, StateError
+from declarative.store.schema import dumps
+from declarative.store.sql import Connection
 
 BROKEN = "what it holds is not what was last written to it: a disk or somebody else has changed it"
 KEEP_IT = (
@@ -29,21 +29,21 @@ def load(connection: Connection) -> State:
     A file is read through once for each command.
     """
     if not connection.database.typed:
-        return rows.load(connection)
+        return records.load(connection)
     seal = seal_of(connection)
     if connection.database.whole == (seal,):
-        return rows.load(connection, checked=True)
+        return records.load(connection, checked=True)
     wrong = connection.database.damage(connection)
     if wrong:
         raise StateError("damaged", f"the state's database is damaged: {wrong[0]}", FROM_BACKUP)
-    state = rows.load(connection)
-    if seal is not None and seal != _digest(state, rows.blocks(connection)):
+    state = records.load(connection)
+    if seal is not None and seal != _digest(state, records.blocks(connection)):
         raise StateError("damaged", f"the state is damaged: {BROKEN}", f"{FROM_BACKUP}; {KEEP_IT}")
     connection.database.whole = (seal,)
     return state
 
 
-def broken(connection: Connection, state: State, held: Held) -> list[str]:
+def broken(connection: Connection, state: State, held: HeldBlocks) -> list[str]:
     """The fault of the seal of what was read, as a sentence; None if there is none."""
     seal = seal_of(connection)
     return [] if seal is None or seal == _digest(state, held) else [BROKEN]
@@ -51,7 +51,7 @@ def broken(connection: Connection, state: State, held: Held) -> list[str]:
 
 def put(connection: Connection, state: State | None = None) -> None:
     """Seal the records; `state` is all of them, if they were read already."""
-    found = _digest(rows.load(connection) if state is None else state, rows.blocks(connection))
+    found = _digest(records.load(connection) if state is None else state, records.blocks(connection))
     connection.update("meta", {"seal": found})
     connection.database.whole = (found,)
 
@@ -67,6 +67,8 @@ def seal_of(connection: Connection) -> str | None:
     return found
 
 
-def _digest(state: State, held: Held) -> str:
+def _digest(state: State, held: HeldBlocks) -> str:
     intents = [[i.id, i.begun_at, i.place, i.tick] for i in state.intents]
-    return hashlib.sha256(dumps([export.uncopied(state, held), intents]).encode(errors="replace")).hexdigest()
+    return hashlib.sha256(
+        dumps([snapshot.uncopied(state, held), intents]).encode(errors="replace")
+    ).hexdigest()

@@ -12,31 +12,40 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from declarative.store import journal, lock, tables
-from declarative.store.database import Connection
-from declarative.store.faults import StateError, busy, translated
+from declarative.store import journal, lock, schema
+from declarative.store.errors import StateError, as_state_error, busy
+from declarative.store.lease import LockInfo
+from declarative.store.migrations import create
+from declarative.store.sql import Connection, Database, Write
 from declarative.store.sqlite import Sqlite
 
-if TYPE_CHECKING:
-    from declarative.store.postgres import Postgres
-
-COPIED = {table: f"SELECT {', '.join(columns)} FROM {table}" for table, columns in tables.COLUMNS.items()}
+COPIED = {table: f"SELECT {', '.join(columns)} FROM {table}" for table, columns in schema.COLUMNS.items()}
 COPIED["operations"] += " WHERE ended_at IS NULL"
 COPIED["events"] += " WHERE id IS NULL"  # none: they are only added to
 
 
-class WorkingCopy(Sqlite):
+class MirroredServer(Database):
+    """A database that a mirror sends its writes to."""
+
+    @abstractmethod
+    def send(self, writes: Sequence[Write], lease: LockInfo, last_id: int) -> bool:
+        """Commit what was written in a mirror: one transaction, one round trip. False if the lock is not that
+        lease's any more, or the journal's last entry not `last_id`: then nothing was done.
+        """
+
+
+class Mirror(Sqlite):
     """A copy in memory, made when it is first used and anew after a fault. Threads share its connection."""
 
-    def __init__(self, server: Postgres, lease: lock.LockInfo) -> None:
+    def __init__(self, server: MirroredServer, lease: LockInfo) -> None:
         """`lease` is that of the lock under which it is used."""
         super().__init__(Path(":memory:"), mode="rw", clock=lambda: lease.since)
-        self.name, self.typed, self.who = server.name, server.typed, server.who
+        self.name, self.typed, self.actor = server.name, server.typed, server.actor
         self.mutex = threading.RLock()
         self._server, self._lease = server, lease
         self._raw: sqlite3.Connection | None = None
@@ -47,10 +56,10 @@ class WorkingCopy(Sqlite):
         with self._server.reading() as there:
             found = there.raw.execute("; ".join((*COPIED.values(), journal.LAST_ID)))  # one round trip
         made = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        tables.create(Connection(self, made))
+        create(Connection(self, made))
         for table in COPIED:
             made.execute(f"DELETE FROM {table}")
-            marks = ", ".join("?" * len(tables.COLUMNS[table]))
+            marks = ", ".join("?" * len(schema.COLUMNS[table]))
             made.executemany(f"INSERT INTO {table} VALUES ({marks})", found)
             found.nextset()
         self._last_id = found.fetchone()[0] or 0
@@ -70,7 +79,7 @@ class WorkingCopy(Sqlite):
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """See `Database`; no step is half done in it."""
-        with self.mutex, translated(self.name):
+        with self.mutex, as_state_error(self.name):
             self._raw = self._raw or self.connect()
             yield Connection(self, self._raw)
 

@@ -36,11 +36,11 @@ from declarative.model.state import (
 )
 from declarative.model.status import RankState, RankStatus, Readiness
 
-Held = Mapping[tuple[str, int], str]
+HeldBlocks = Mapping[tuple[str, int], str]
 """(node, block) → the name of the reservation that holds it."""
 
 
-def check(state: State, held: Held) -> list[str]:
+def check(state: State, held: HeldBlocks) -> list[str]:
     """The faults as sentences; empty if all is well."""
     return [
         *_identity(state),
@@ -71,7 +71,7 @@ def _total(node: Record) -> object:
     return node.inputs.get("blocks", 1)
 
 
-def _nodes(state: State, held: Held) -> Iterator[str]:
+def _nodes(state: State, held: HeldBlocks) -> Iterator[str]:
     busy: dict[str, list[int]] = {}
     for node, block in held:
         busy.setdefault(node, []).append(block)
@@ -95,7 +95,7 @@ def _blocks(node: Address, total: int, busy: Sequence[int]) -> Iterator[str]:
             yield f"{node} has {total} blocks, and block {block} is reserved"
 
 
-def _reservations(state: State, held: Held) -> Iterator[str]:
+def _reservations(state: State, held: HeldBlocks) -> Iterator[str]:
     rows: dict[str, set[tuple[str, int]]] = {}
     for place, name in held.items():
         rows.setdefault(name, set()).add(place)

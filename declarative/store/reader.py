@@ -14,19 +14,17 @@ from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from declarative.model.spec.policy import OperatorPolicy
-from declarative.model.state import Address, State
+from declarative.model.state import Address, Spent, State
 from declarative.model.status import Outage
-from declarative.planner.types import Spent
-from declarative.store import checksum, events, export, journal, loops, rows, spending, steps
-from declarative.store.check import Held
-from declarative.store.check import check as contradictions
-from declarative.store.database import Connection, Database, Opening
+from declarative.store import events, journal, loop_state, record_changes, records, seal, snapshot, spending
+from declarative.store.consistency import HeldBlocks
+from declarative.store.consistency import check as contradictions
+from declarative.store.errors import RetryWhileAway, StateError, once, retried
 from declarative.store.events import Event, Waiting
-from declarative.store.faults import Resume, StateError, once, resumed
-from declarative.store.journal import EarlierAttempt, Operation, Who
+from declarative.store.journal import EarlierAttempt, Operation
+from declarative.store.lease import Actor, LockInfo
 from declarative.store.lock import (
     LEASE_SECONDS,
-    LockInfo,
     Renewal,
     acquire,
     asked,
@@ -35,7 +33,8 @@ from declarative.store.lock import (
     release,
     unlock,
 )
-from declarative.store.loops import Approval, Hook, Leader
+from declarative.store.loop_state import Approval, Hook, Leader
+from declarative.store.sql import Connection, Database, OpenOptions
 from declarative.store.writer import Writer
 
 T = TypeVar("T")
@@ -58,20 +57,20 @@ def open_store(
     create: bool = True,
     read_only: bool = False,
     typed: bool = False,
-    who: Who | None = None,
+    actor: Actor | None = None,
     root: Path | None = None,
     clock: Callable[[], float] = time.time,
     wait: Callable[[float], None] = time.sleep,
-    resume: Resume = once,
+    retry: RetryWhileAway = once,
     notify: Callable[[str], None] | None = None,
     policy: OperatorPolicy | None = None,
 ) -> Store:
     """Open the state at `url` (a relative path is one of `root`, else of the current folder).
 
     `url` may also be a file that `state pull` printed: to read from. Read-only, a state that is not there is
-    an empty one, and nothing is made. `notify` gets a text about a migration; `resume` decides how long
+    an empty one, and nothing is made. `notify` gets a text about a migration; `retry` decides how long
     each later step is repeated while the database is away. `typed` refuses a state whose records are not of
-    their types (`declarative.model.inputs`). `who` is what the journal says of this user. `policy` is for a
+    their types (`declarative.model.inputs`). `actor` is what the journal says of this user. `policy` is for a
     `url` that the project names, and not the user.
     """
     if "://" not in url and Path(url).is_file():
@@ -81,14 +80,14 @@ def open_store(
                 "a file that `state pull` printed is to look into; nothing can be recorded in it",
                 "`fleetform state push FILE` puts it into a state",
             )
-        return Store(url, None, read_only=True, pulled=export.of_file(Path(url), typed=typed))
-    opening = Opening(
+        return Store(url, None, read_only=True, pulled=snapshot.of_file(Path(url), typed=typed))
+    opening = OpenOptions(
         root=root or Path(), create=create, read_only=read_only, clock=clock, notify=notify, policy=policy
     )
     database = open_database(url, opening)
     if database is not None:
-        database.typed, database.who = typed, who
-    return Store(url, database, read_only=read_only, clock=clock, wait=wait, resume=resume)
+        database.typed, database.actor = typed, actor
+    return Store(url, database, read_only=read_only, clock=clock, wait=wait, retry=retry)
 
 
 class Store:
@@ -102,8 +101,8 @@ class Store:
         read_only: bool = False,
         clock: Callable[[], float] = time.time,
         wait: Callable[[float], None] = time.sleep,
-        resume: Resume = once,
-        pulled: tuple[State, Held] | None = None,
+        retry: RetryWhileAway = once,
+        pulled: tuple[State, HeldBlocks] | None = None,
     ) -> None:
         self.url = url
         self._pulled = pulled or (State(), {})
@@ -112,7 +111,7 @@ class Store:
         self._read_only = read_only
         self._clock = clock
         self._wait = wait
-        self._resume = resume
+        self._retry = retry
         self._holding: Writer | None = None
 
     def __enter__(self) -> Self:
@@ -133,39 +132,39 @@ class Store:
         with self._database.reading() as connection:
             return ask(connection)
 
-    @resumed
+    @retried
     def read(self) -> State:
         """Everything that is known, as one consistent snapshot; never waits for a writer."""
-        return self._ask(checksum.load, self._pulled[0])
+        return self._ask(seal.load, self._pulled[0])
 
-    @resumed
+    @retried
     def lineage(self) -> str | None:
         """The id of this state; None before its first write."""
-        return self._ask(lambda c: rows.named(c, "lineage"), self._pulled[0].lineage)
+        return self._ask(lambda c: records.named(c, "lineage"), self._pulled[0].lineage)
 
-    @resumed
+    @retried
     def project(self) -> str | None:
         """The name of the project whose state this is; None if unknown."""
-        return self._ask(lambda c: rows.named(c, "project"), None, since=PROJECT_SINCE)
+        return self._ask(lambda c: records.named(c, "project"), None, since=PROJECT_SINCE)
 
-    @resumed
+    @retried
     def damage(self) -> list[str]:
         """The faults that the database finds in itself."""
         return self._ask(lambda c: c.database.damage(c), [])
 
-    @resumed
+    @retried
     def seal(self) -> str | None:
         """The digest of all records: as long as it is the same, `read` returns the same. None while somebody
         writes, and after a writer that was killed.
         """
-        return self._ask(checksum.seal_of, None)
+        return self._ask(seal.seal_of, None)
 
     @property
     def exists(self) -> bool:
         """Whether there is a state: read-only, one that is not there is an empty one."""
         return self._database is not None or self._pulled[0].lineage is not None
 
-    @resumed
+    @retried
     def check(self) -> list[str]:
         """Contradictions in the records, as sentences; empty if all is well."""
         if self._database is None:
@@ -173,25 +172,27 @@ class Store:
         with self._database.reading() as connection:
             if found := self._database.damage(connection):
                 return found
-            state, held = rows.load(connection), rows.blocks(connection)
-            return [*contradictions(state, held), *checksum.broken(connection, state, held)]
+            state, held = records.load(connection), records.blocks(connection)
+            return [*contradictions(state, held), *seal.broken(connection, state, held)]
 
-    @resumed
+    @retried
     def pull(self) -> dict[str, Any]:
         """The whole state as JSON-able data."""
-        return self._ask(lambda c: export.dump(rows.load(c), rows.blocks(c)), export.dump(*self._pulled))
+        return self._ask(
+            lambda c: snapshot.dump(records.load(c), records.blocks(c)), snapshot.dump(*self._pulled)
+        )
 
-    @resumed
+    @retried
     def history(self, addresses: Collection[str] = (), limit: int | None = None) -> list[Operation]:
         """The entries of the journal, newest first; with `addresses`, only theirs."""
         return self._ask(lambda c: journal.read(c, addresses, limit), [])
 
-    @resumed
+    @retried
     def earlier_attempts(self, task: str) -> list[EarlierAttempt]:
         """The attempts of a task's ranks that are not recorded any more, oldest first."""
         return self._ask(lambda c: journal.earlier_attempts(c, task), [])
 
-    @resumed
+    @retried
     def note(self, op: str, address: Address, doing: str) -> None:
         """Write an entry into the journal for something that changes no record.
 
@@ -202,26 +203,26 @@ class Store:
             by = {"host": socket.gethostname(), "doing": doing}
             journal.note(connection, op, address, self._clock(), by=by)
 
-    @resumed
+    @retried
     def approvals(self) -> tuple[Approval, ...]:
         """What waits for approval, and what was approved and is not done yet."""
-        return self._ask(loops.read_approvals, (), since=LOOP_SINCE)
+        return self._ask(loop_state.read_approvals, (), since=LOOP_SINCE)
 
-    @resumed
+    @retried
     def left_alone(self) -> tuple[Outage, ...]:
         """The backends that the leading loop leaves alone."""
-        return self._ask(loops.read_left_alone, (), since=LEFT_ALONE_SINCE)
+        return self._ask(loop_state.read_left_alone, (), since=LEFT_ALONE_SINCE)
 
-    @resumed
+    @retried
     def spent(self) -> Spent | None:
         """The cost of nodes in this month until now; None if it is not counted."""
         return self._ask(lambda c: spending.read(c, self._clock()), None, since=SPENT_SINCE)
 
-    @resumed
+    @retried
     def approve(self, digest: str) -> bool:
         """Let a loop do what it waits with; False if nothing of that digest waits. Needs no lock."""
         with self._writable().writing() as connection:
-            return loops.approve(connection, digest, self._clock())
+            return loop_state.approve(connection, digest, self._clock())
 
     def leader(self) -> Leader:
         """This process's part in which loop of several acts."""
@@ -229,22 +230,22 @@ class Store:
 
     # ------------------------------------------------------------------------------ events and hooks
 
-    @resumed
+    @retried
     def events(self, cursor: int, limit: int = events.MOST) -> tuple[Event, ...]:
         """What happened after a cursor, oldest first."""
         return self._ask(lambda c: events.after(c, cursor, limit), (), since=events.SINCE)
 
-    @resumed
+    @retried
     def waiting(self) -> dict[str, Waiting]:
         """The tasks that wait for a place; see `events.waiting`."""
         return self._ask(events.waiting, {}, since=events.SINCE)
 
-    @resumed
+    @retried
     def event_bounds(self) -> tuple[int, int]:
         """The numbers of the first event that is kept and of the last one; 0 and 0 before the first."""
         return self._ask(events.bounds, (0, 0), since=events.SINCE)
 
-    @resumed
+    @retried
     def write_event(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
         """Write an event. This does not need the lock."""
         with self._writable().writing() as connection:
@@ -259,35 +260,37 @@ class Store:
             holder(connection, to_write=True)
             yield connection, database.now(connection)
 
-    @resumed
+    @retried
     def hooks(self) -> tuple[Hook, ...]:
         """The last event that each webhook got."""
-        return self._ask(loops.read_hooks, (), since=events.SINCE)
+        return self._ask(loop_state.read_hooks, (), since=events.SINCE)
 
-    @resumed
+    @retried
     def claim_hook(self, name: str, seconds: float, *, at_once: bool = False) -> Hook | None:
-        """See `loops.claim_hook`. A new webhook gets the events from now on."""
+        """See `loop_state.claim_hook`. A new webhook gets the events from now on."""
         with self._hooks() as (connection, now):
             start = events.bounds(connection)[1]
-            return loops.claim_hook(connection, name, start=start, seconds=seconds, now=now, at_once=at_once)
+            return loop_state.claim_hook(
+                connection, name, start=start, seconds=seconds, now=now, at_once=at_once
+            )
 
-    @resumed
+    @retried
     def advance_hook(self, name: str, cursor: int, *, more: float | None = None) -> None:
         """Events up to `cursor` were taken; `more` keeps the claim for so many seconds."""
         with self._hooks() as (connection, now):
-            loops.advance_hook(connection, name, cursor, until=None if more is None else now + more)
+            loop_state.advance_hook(connection, name, cursor, until=None if more is None else now + more)
 
-    @resumed
+    @retried
     def fail_hook(self, name: str, error: str, wait: float) -> None:
         """An event was not taken; it is tried again after `wait` seconds."""
         with self._hooks() as (connection, now):
-            loops.fail_hook(connection, name, error, now + wait)
+            loop_state.fail_hook(connection, name, error, now + wait)
 
-    @resumed
+    @retried
     def keep_hooks(self, names: Iterable[str]) -> None:
         """Forget the hooks that are not among `names` any more."""
         with self._hooks() as (connection, _):
-            loops.keep_hooks(connection, list(names))
+            loop_state.keep_hooks(connection, list(names))
 
     def _writable(self) -> Database:
         if self._database is None or self._read_only:
@@ -318,9 +321,9 @@ class Store:
             wait=self._wait,
             seconds=lease_seconds,
             on_wait=on_wait,
-            resume=self._resume,
+            retry=self._retry,
         )
-        writer = self._holding = Writer(database, lease, self._clock, self._resume, lease_seconds)
+        writer = self._holding = Writer(database, lease, self._clock, self._retry, lease_seconds)
         try:
             every = lease_seconds / 3 if on_asked is None else min(1.0, lease_seconds / 3)
             with Renewal(lambda: _renew(database, writer, lease_seconds, on_asked), every):
@@ -331,7 +334,7 @@ class Store:
                 writer.close()
             # What was done is committed; a lock that cannot be given back lapses by itself.
             with suppress(StateError):
-                self._resume(lambda: release(database, lease))
+                self._retry(lambda: release(database, lease))
             with suppress(StateError):
                 _prune(database)
 
@@ -350,12 +353,12 @@ class Store:
         holding = self._holding
         return holding.learn(newest) if holding else False
 
-    def signed_by(self, who: Who) -> None:
-        """From now on the journal says this of who writes."""
+    def sign_as(self, actor: Actor) -> None:
+        """From now on the journal names this user."""
         if self._database is not None:
-            self._database.who = who
+            self._database.actor = actor
 
-    @resumed
+    @retried
     def lock_info(self) -> LockInfo | None:
         """The holder of the lock; None if there is none, or it is gone."""
         return None if self._database is None else current(self._database)
@@ -367,10 +370,10 @@ class Store:
 
 def _prune(database: Database) -> None:
     with database.reading() as connection:
-        if not steps.may_prune(connection, KEPT_OPERATIONS):
+        if not record_changes.may_prune(connection, KEPT_OPERATIONS):
             return
     with database.writing() as connection:
-        steps.prune(connection, KEPT_OPERATIONS)
+        record_changes.prune(connection, KEPT_OPERATIONS)
         events.prune(connection)
 
 
@@ -385,7 +388,7 @@ def _renew(
             on_asked()
 
 
-def open_database(url: str, opening: Opening) -> Database | None:
+def open_database(url: str, opening: OpenOptions) -> Database | None:
     """The database of the state at `url`; None if there is none and it must not be made.
 
     Messages do not repeat the URL: it may hold a secret.
@@ -397,7 +400,7 @@ def open_database(url: str, opening: Opening) -> Database | None:
         raise StateError("bad-url", "the state's URL cannot be read", FORMS) from None
     scheme = parts.scheme.partition("+")[0]
     if scheme in ("postgresql", "postgres"):
-        from declarative.store.postgres import open_server, target_of, trusted
+        from declarative.store.server.postgres import open_server, target_of, trusted
 
         return open_server(trusted(target_of(url), opening.policy), opening)
     if secret:

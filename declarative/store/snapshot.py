@@ -13,10 +13,10 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from declarative.model.state import KINDS, Address, Intent, Record, State, natural
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
-from declarative.store.check import Held, faults
-from declarative.store.faults import StateError
-from declarative.store.rows import by_address, seen_values
-from declarative.store.tables import FORMAT_VERSION, plain
+from declarative.store.consistency import HeldBlocks, faults
+from declarative.store.errors import StateError
+from declarative.store.records import by_address, seen_values
+from declarative.store.schema import FORMAT_VERSION, plain
 
 OPS = ("create", "update", "delete")
 """Operations that are started at a backend."""
@@ -35,13 +35,13 @@ LINEAGE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # ------------------------------------------------------------------------------------------ to data
 
 
-def dump(state: State, held: Held) -> dict[str, Any]:
+def dump(state: State, held: HeldBlocks) -> dict[str, Any]:
     """The whole state as JSON-able data: the same state, the same data in the same order."""
     copied: dict[str, Any] = plain(uncopied(state, held))
     return copied
 
 
-def uncopied(state: State, held: Held) -> dict[str, Any]:
+def uncopied(state: State, held: HeldBlocks) -> dict[str, Any]:
     """Like `dump`, but with the state's own values instead of copies: to be written at once."""
     nodes = {name: seen_values(seen) for name, seen in state.readiness.items()}
     unseen = {"state": None, "reason": None, "observed_at": None, "can": None}
@@ -111,7 +111,7 @@ def read(text: bytes, where: str) -> object:
     raise StateError("bad-state", f"{where} {problem}", hint)
 
 
-def of_file(file: Path, *, typed: bool) -> tuple[State, Held]:
+def of_file(file: Path, *, typed: bool) -> tuple[State, HeldBlocks]:
     """The state in a file that `state pull` printed; `typed` checks the values of its records, too."""
     try:
         text = file.read_bytes()
@@ -130,7 +130,7 @@ def check_types(state: State) -> None:
         raise _bad(wrong)
 
 
-def parse(data: object) -> tuple[State, Held]:
+def parse(data: object) -> tuple[State, HeldBlocks]:
     """The state that `dump` made `data` of; `StateError` bad-state for what it cannot have made."""
     found = data if isinstance(data, dict) else {}
     _check_format(found.get("format_version"))
@@ -312,7 +312,7 @@ def _read_intents(values: list[object]) -> tuple[Intent, ...]:
     return tuple(found.values())
 
 
-def _read_blocks(values: list[object]) -> Held:
+def _read_blocks(values: list[object]) -> HeldBlocks:
     held: dict[tuple[str, int], str] = {}
     for index, value in enumerate(values):
         item = _fields(value, f"reserved_blocks[{index}]", node=TEXT, block=WHOLE, reservation=TEXT)

@@ -9,10 +9,9 @@ from typing import Any
 
 from declarative.model.state import KINDS, Address, Intent, Record, State, natural
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
-from declarative.store.check import faults
-from declarative.store.database import Connection
-from declarative.store.faults import FROM_BACKUP, StateError
-from declarative.store.statements import Row
+from declarative.store.consistency import faults
+from declarative.store.errors import FROM_BACKUP, StateError
+from declarative.store.sql import Connection, Row
 
 RESERVATION, NODE, RANK, VOLUME, ATTACHMENT = "reservation", "node", "rank", "volume", "attachment"
 

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
-from declarative.store.database import Connection, Database
-from declarative.store.faults import StateError, translated
+from declarative.store.errors import StateError, as_state_error
+from declarative.store.sql import Connection, Database
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ MOST_PATIENCE = 0.025
 """Seconds that a group waits for more steps, however long commits take: longer is no way back from one."""
 
 
-class Step:
+class QueuedWrite:
     """The write of one thread, and its result."""
 
     def __init__(self, work: Callable[[Connection], object] | None) -> None:
@@ -72,8 +72,8 @@ class WriteGroup:
         self._database = database
         self._begin = begin
         self._open()
-        self.taken: list[Step] = []
-        self.done: list[Step] = []
+        self.taken: list[QueuedWrite] = []
+        self.done: list[QueuedWrite] = []
         """The steps to commit: those that have not failed."""
         self.error: BaseException | None = None
         self.patience = patience
@@ -89,14 +89,14 @@ class WriteGroup:
             raise
         self._connection = connection
 
-    def do(self, step: Step) -> None:
+    def do(self, step: QueuedWrite) -> None:
         """Do a step. One that fails leaves those before it as they are. The first one's fault is raised.
 
         Each step would pay for a savepoint. Instead, after a fault, the steps before it are done again.
         """
         assert step.work is not None
         try:
-            with translated(self._database.name), self._database.mutex:
+            with as_state_error(self._database.name), self._database.mutex:
                 step.found = step.work(self._connection)
         except Exception as error:
             if not self.done:
@@ -118,7 +118,7 @@ class WriteGroup:
         except BaseException as fault:  # noqa: BLE001  # raised in each thread that waits
             self.error = fault
 
-    def wake_threads(self, turn: threading.Condition, own: Step) -> None:
+    def wake_threads(self, turn: threading.Condition, own: QueuedWrite) -> None:
         """Wake the threads whose steps it had, but the one that leads, whose `own` is among them. `turn` is
         of who has steps awaited or done.
         """
@@ -133,7 +133,7 @@ class WriteGroup:
             then()
 
 
-class Groups:
+class CommitQueue:
     """The steps that wait for one database."""
 
     def __init__(
@@ -144,7 +144,7 @@ class Groups:
         self._begin = begin
         self._committed = committed
         self._queue = threading.Condition()
-        self._steps: deque[Step] = deque()
+        self._steps: deque[QueuedWrite] = deque()
         """The waiting steps, in the order in which they are done."""
         self._busy = False
         self._expected = 0
@@ -156,19 +156,19 @@ class Groups:
 
     def do(self, work: Callable[[Connection], T]) -> T:
         """Return what `work` returns once it is committed, alone or in a group; or raise what it raises."""
-        step = Step(work)
+        step = QueuedWrite(work)
         self._line_up(step)
         self._see_to(step)
         return cast("T", step.found)
 
-    def leave(self, work: Callable[[Connection], object]) -> Step:
+    def leave(self, work: Callable[[Connection], object]) -> QueuedWrite:
         """A step that is done with the next one for which a thread waits, or once it is settled."""
-        step = Step(work)
+        step = QueuedWrite(work)
         with self._queue:
             self._append(step)
         return step
 
-    def settle(self, step: Step) -> None:
+    def settle(self, step: QueuedWrite) -> None:
         """Return once a step that was left is committed, or raise what it failed with."""
         with self._queue:
             waits = not step.is_done
@@ -180,7 +180,7 @@ class Groups:
         elif step.error:
             raise step.error
 
-    def on_commit(self, step: Step, then: Callable[[], object]) -> None:
+    def on_commit(self, step: QueuedWrite, then: Callable[[], object]) -> None:
         """Do that once a step that was left is committed; never if it fails."""
         with self._queue:
             step.then = then
@@ -188,7 +188,7 @@ class Groups:
                 return
         then()
 
-    def _see_to(self, step: Step) -> None:
+    def _see_to(self, step: QueuedWrite) -> None:
         """Do a step if it leads, and raise its error."""
         if step.leads:
             try:
@@ -202,7 +202,7 @@ class Groups:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Between two groups: those that wait begin another one."""
-        step = Step(None)
+        step = QueuedWrite(None)
         self._line_up(step)
         with self._queue:
             self._steps.remove(step)
@@ -211,23 +211,23 @@ class Groups:
         finally:
             self._hand_on()
 
-    def _line_up(self, step: Step) -> None:
+    def _line_up(self, step: QueuedWrite) -> None:
         """Wait until another thread has done the step, or this one leads."""
         with self._queue:
             self._append(step)
             self._await(step)
         self._until_woken(step)
 
-    def _append(self, step: Step) -> None:
+    def _append(self, step: QueuedWrite) -> None:
         self._steps.append(step)
         if step.work is None or len(self._steps) >= self._awaited:
             self._queue.notify()
 
-    def _await(self, step: Step) -> None:
+    def _await(self, step: QueuedWrite) -> None:
         step.awaited = True
         step.leads, self._busy = not self._busy, True
 
-    def _until_woken(self, step: Step) -> None:
+    def _until_woken(self, step: QueuedWrite) -> None:
         if step.leads:
             return
         try:
@@ -236,7 +236,7 @@ class Groups:
             self._withdraw(step)
             raise
 
-    def _withdraw(self, step: Step) -> None:
+    def _withdraw(self, step: QueuedWrite) -> None:
         """Let no other thread wait for one that was interrupted while it waited."""
         with self._queue:
             if step in self._steps:
@@ -253,7 +253,7 @@ class Groups:
                 first.leads = True
                 first.wake()
 
-    def _lead(self, own: Step) -> None:
+    def _lead(self, own: QueuedWrite) -> None:
         """Do the first steps in one transaction, until none waits or is expected. The thread's `own` is one
         of them, unless many were left before it.
         """
@@ -277,7 +277,7 @@ class Groups:
             self._expected = min(len(group.taken) + len(self._steps), MOST_STEPS)
             group.wake_threads(self._queue, own)
 
-    def _open(self, own: Step) -> WriteGroup | None:
+    def _open(self, own: QueuedWrite) -> WriteGroup | None:
         """An open transaction; None if it cannot be opened, which is the fault of the thread's own step."""
         try:
             return WriteGroup(self._database, self._begin, self._patience)
@@ -289,7 +289,7 @@ class Groups:
                 raise
             return None
 
-    def _next(self, group: WriteGroup) -> Step | None:
+    def _next(self, group: WriteGroup) -> QueuedWrite | None:
         """The step that the group goes on with, if there is one or one comes in time."""
         with self._queue:
             self._awaited = self._expected - len(group.taken)
@@ -302,11 +302,11 @@ class Groups:
             return self._steps.popleft()
 
 
-class Ending:
+class PendingCommit:
     """The end of an action that is not committed yet."""
 
     def __init__(
-        self, groups: Groups, work: Callable[[Connection], object], again: Callable[[], None]
+        self, groups: CommitQueue, work: Callable[[Connection], object], again: Callable[[], None]
     ) -> None:
         """`again` does the same and waits for it, with the patience that the database is due."""
         self._groups = groups

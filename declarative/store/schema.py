@@ -1,4 +1,4 @@
-"""The tables of a state, and how an older format becomes this one.
+"""The tables of a state, its format, and JSON as it is stored. `migrations` makes the tables.
 
 The rows themselves refuse what must never be: a block has one holder because (node, block) is a key; a needed
 record cannot be deleted because a foreign key restricts it; one thing of a backend has one address because
@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from declarative import __version__
 from declarative.model.codec import Stored
-
-if TYPE_CHECKING:
-    from declarative.store.database import Connection
 
 JSON = frozenset({"inputs", "outputs", "needs", "mounted", "can", "steps", "detail"})
 """The columns, of any table, that hold JSON. NULL is None."""
@@ -43,7 +39,7 @@ TABLES: Mapping[str, Sequence[str]] = {
         "tool TEXT NOT NULL",  # the version that wrote this format: the one to install
         "lineage TEXT",
         "serial INTEGER NOT NULL CONSTRAINT ck_meta_serial CHECK (serial >= 0)",
-        "seal TEXT",  # see `checksum`; NULL: something was written since
+        "seal TEXT",  # see `seal`; NULL: something was written since
         "project TEXT",  # the `name` of the project whose state this is; NULL: nobody said
         "CONSTRAINT pk_meta PRIMARY KEY (id)",
     ),
@@ -121,8 +117,8 @@ TABLES: Mapping[str, Sequence[str]] = {
         "doing TEXT",
         "actor TEXT",  # the person, or the CI's
         "revision TEXT",  # the commit of the project
-        "place TEXT",  # `lock.place` of who began it last…
-        "tick DOUBLE PRECISION",  # …and when, by `lock.boottime` of that place
+        "place TEXT",  # `lease.place` of who began it last…
+        "tick DOUBLE PRECISION",  # …and when, by `lease.boottime` of that place
         "CONSTRAINT pk_operations PRIMARY KEY (id)",
     ),
     # One row for ever: it keeps the fence, which counts up with each holder.
@@ -178,7 +174,7 @@ TABLES: Mapping[str, Sequence[str]] = {
         "dollars DOUBLE PRECISION NOT NULL",
         "CONSTRAINT pk_spent_months PRIMARY KEY (month)",
     ),
-    # The backends that a loop leaves alone, see `loops`.
+    # The backends that a loop leaves alone, see `loop_state`.
     "left_alone": (
         "backend TEXT NOT NULL",
         "part TEXT NOT NULL",  # empty for all of it
@@ -201,94 +197,9 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     table: tuple(line.split()[0] for line in lines if not line.startswith("CONSTRAINT"))
     for table, lines in TABLES.items()
 }
-Migration = Callable[["Connection"], None]
 
-
-def _to_2(connection: Connection) -> None:
-    """How ranks are confined, what hosts support, and who did what."""
-    connection.execute("ALTER TABLE rank_status ADD COLUMN confinement TEXT")
-    connection.execute("ALTER TABLE node_status ADD COLUMN can JSON")
-    connection.execute("ALTER TABLE operations ADD COLUMN host TEXT")
-    connection.execute("ALTER TABLE operations ADD COLUMN doing TEXT")
-
-
-def _to_3(connection: Connection) -> None:
-    """When volumes were detached."""
-    connection.execute("ALTER TABLE resources ADD COLUMN detached_since DOUBLE PRECISION")
-
-
-def _to_4(connection: Connection) -> None:
-    """The person or CI behind each entry, and the project's commit."""
-    connection.execute("ALTER TABLE operations ADD COLUMN actor TEXT")
-    connection.execute("ALTER TABLE operations ADD COLUMN revision TEXT")
-
-
-def _to_5(connection: Connection) -> None:
-    """Clocks that nobody can set, and the holder's epoch for backends."""
-    connection.execute("ALTER TABLE operations ADD COLUMN place TEXT")
-    connection.execute("ALTER TABLE operations ADD COLUMN tick DOUBLE PRECISION")
-    connection.execute("ALTER TABLE writer_lock ADD COLUMN ends DOUBLE PRECISION")
-    connection.execute("ALTER TABLE writer_lock ADD COLUMN epoch BIGINT")
-
-
-def _to_6(connection: Connection) -> None:
-    """A seal by which damage is found."""
-    connection.execute("ALTER TABLE meta ADD COLUMN seal TEXT")
-
-
-def _to_7(connection: Connection) -> None:
-    """The project whose state this is."""
-    connection.execute("ALTER TABLE meta ADD COLUMN project TEXT")
-
-
-def _to_8(connection: Connection) -> None:
-    """The loop, and its waits for approval."""
-    connection.execute("ALTER TABLE writer_lock ADD COLUMN asked DOUBLE PRECISION")
-    for table in ("leader", "approvals"):
-        connection.execute(f"CREATE TABLE {table} ({', '.join(TABLES[table])})")
-    connection.insert("leader", {"id": 1, "fence": 0})
-
-
-def _to_9(connection: Connection) -> None:
-    """Events, and the webhooks that got them."""
-    for table in ("events", "hooks"):
-        connection.execute(f"CREATE TABLE {table} ({', '.join(TABLES[table])})")
-
-
-def _to_10(connection: Connection) -> None:
-    """The cost of nodes. Existing nodes count since their launch, if the journal goes back that far."""
-    for table in ("paid_nodes", "spent_months"):
-        connection.execute(f"CREATE TABLE {table} ({', '.join(TABLES[table])})")
-    launched = dict(
-        connection.execute(
-            "SELECT address, max(begun_at) FROM operations WHERE op = 'create' AND ended_at IS NOT NULL"
-            " AND result IN ('done', 'adopted') GROUP BY address"
-        )
-    )
-    now = connection.database.now(connection)
-    nodes = connection.execute("SELECT address, inputs FROM resources WHERE kind = 'node'").all()
-    bought = (row for row in nodes if "partition" not in (row.inputs.get("host") or ()))
-    prices = {row.address: row.inputs.get("price") for row in bought}
-    rows = (
-        {"address": address, "since": min(launched.get(address, now), now), "price": price}
-        for address, price in prices.items()
-        if price
-    )
-    connection.insert("paid_nodes", *rows)
-
-
-def _to_11(connection: Connection) -> None:
-    """The backends that a loop leaves alone."""
-    connection.execute(f"CREATE TABLE left_alone ({', '.join(TABLES['left_alone'])})")
-
-
-MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8, _to_9, _to_10, _to_11)
-"""MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
-
-With each: the format before it as a fixture in `tests/states`. What every format keeps: see `migrations`.
-"""
-
-FORMAT_VERSION = 1 + len(MIGRATIONS)
+FORMAT_VERSION = 11
+"""The format of these tables; `migrations.MIGRATIONS` brings an older one to it."""
 
 ADDED: Mapping[int, Collection[str]] = {
     2: ("rank_status.confinement", "node_status.can", "operations.host", "operations.doing"),
@@ -316,33 +227,6 @@ def readable(found: int) -> bool:
 def later_than(found: int) -> frozenset[str]:
     """`table.column` of what came later than format `found`."""
     return frozenset(name for number, names in ADDED.items() if number > found for name in names)
-
-
-def beyond(connection: Connection, found: int) -> bool:
-    """Whether there is a column that came later than format `found`."""
-    late = [name.split(".") for name in later_than(found)]
-    there = {table: connection.database.columns(connection, table) for table, _ in late}
-    return any(column in there[table] for table, column in late)
-
-
-def create(connection: Connection) -> None:
-    """All tables, and the rows that are always there. Inside the caller's transaction."""
-    made = [f"CREATE TABLE {table} ({', '.join(lines)})" for table, lines in TABLES.items()]
-    described = f"1, {FORMAT_VERSION}, '{__version__}', 0"
-    rows = (
-        f"INSERT INTO meta (id, format_version, tool, serial) VALUES ({described})",
-        "INSERT INTO writer_lock (id, fence) VALUES (1, 0)",
-        "INSERT INTO leader (id, fence) VALUES (1, 0)",
-    )
-    connection.database.run(connection, (*made, *INDEXES, *rows))
-
-
-def migrate(connection: Connection, found: int, steps: Sequence[Migration] | None = None) -> None:
-    """Bring a state of format `found` to this tool's, inside the caller's transaction: all or nothing."""
-    steps = MIGRATIONS if steps is None else steps
-    for step in steps[found - 1 :]:
-        step(connection)
-    connection.update("meta", {"format_version": 1 + len(steps), "tool": __version__})
 
 
 # ------------------------------------------------------------------------------------------------ JSON

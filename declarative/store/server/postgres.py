@@ -20,21 +20,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from declarative.model.record import struct
 from declarative.model.spec.policy import OperatorPolicy
-from declarative.store import tables
 from declarative.store.backup import FOLDER, put, write_rows
-from declarative.store.database import Connection, Database, Opening, refused
-from declarative.store.faults import StateError, translated
-from declarative.store.migrations import agree, is_there
-from declarative.store.statements import Write, merged
-from declarative.store.working_copy import WorkingCopy
-
-if TYPE_CHECKING:
-    from declarative.store.lock import LockInfo
+from declarative.store.errors import StateError, as_state_error
+from declarative.store.lease import LockInfo
+from declarative.store.migrations import agree, create, is_there
+from declarative.store.server.mirror import Mirror, MirroredServer
+from declarative.store.sql import ADD_EVENT, COUNT_UP, Connection, Database, OpenOptions, Write, refused
 
 OPTIONS = frozenset(
     {
@@ -205,7 +201,7 @@ def trusted(target: Target, policy: OperatorPolicy | None) -> Target:
 _VALUE = re.compile(r"(?<![:\w]):(\w+)")
 
 
-class Postgres(Database):
+class Postgres(MirroredServer):
     """A database of a server; it connects when it is first used."""
 
     for_update = " FOR UPDATE"
@@ -230,7 +226,7 @@ class Postgres(Database):
         """See `Database`."""
         from psycopg.types.string import TextLoader
 
-        from declarative.store.server_connection import ServerConnection
+        from declarative.store.server.connection import ServerConnection
 
         made = ServerConnection.connect(
             **{**NO_HANGING, "application_name": "fleetform", **self._target.parameters},  # type: ignore[arg-type]
@@ -251,15 +247,13 @@ class Postgres(Database):
         for sql in statements:
             connection.raw.defer(sql)
 
-    def working_copy(self, lease: LockInfo) -> WorkingCopy:
+    def for_writer(self, lease: LockInfo) -> Mirror:
         """See `Database`."""
-        return WorkingCopy(self, lease)
+        return Mirror(self, lease)
 
     def send(self, writes: Sequence[Write], lease: LockInfo, last_id: int) -> bool:
-        """Commit what was written in a copy: one transaction, one round trip. False if the lock is not that
-        lease's any more, or the journal's last entry not `last_id`: then nothing was done.
-        """
-        with translated(self.name):
+        """See `MirroredServer`."""
+        with as_state_error(self.name):
             return self._send(writes, {"fence": lease.fence, "owner": lease.owner, "last_id": last_id})
 
     def _send(self, writes: Sequence[Write], guard: Mapping[str, object]) -> bool:
@@ -359,11 +353,33 @@ def _text(sql: str) -> str:
     return _VALUE.sub(r"%(\1)s", sql.replace("%", "%%"))
 
 
-def open_server(target: Target, opening: Opening) -> Database | None:
+_ADD_EVENTS = """
+    INSERT INTO events (id, at, type, address, detail)
+    SELECT (SELECT coalesce(max(id), 0) FROM events) + number, at, type, address, detail::json
+    FROM (VALUES {rows}) AS new (number, at, type, address, detail)
+"""
+
+
+def merged(writes: Sequence[Write]) -> list[Write]:
+    """The same writes with one statement for all events, and one for the serial: nothing in the same
+    transaction depends on them, and the server plans each statement anew.
+    """
+    found = [write for write in writes if write.sql not in (ADD_EVENT, COUNT_UP)]
+    told = [values for write in writes if write.sql == ADD_EVENT for values in write.values]
+    if told:
+        rows = ", ".join(f"({i}, :at{i}, :type{i}, :address{i}, :detail{i})" for i in range(1, len(told) + 1))
+        values = {f"{name}{i}": value for i, its in enumerate(told, 1) for name, value in its.items()}
+        found.append(Write(_ADD_EVENTS.format(rows=rows), [values], len(told)))
+    if count := sum(write.sql == COUNT_UP for write in writes):
+        found.append(Write("UPDATE meta SET serial = serial + :its_count", [{"its_count": count}], 1))
+    return found
+
+
+def open_server(target: Target, opening: OpenOptions) -> Database | None:
     """The state's database; None if there is none and it must not be made."""
     made = Postgres(target, opening.root)
     try:
-        with translated(target.name):
+        with as_state_error(target.name):
             found = agree(made, read_only=opening.read_only, notify=opening.notify)
             if not found and not opening.read_only:
                 # While this one waited, another first `apply` may have made it, perhaps of another version.
@@ -377,7 +393,7 @@ def open_server(target: Target, opening: Opening) -> Database | None:
     return None
 
 
-def _make(database: Database, target: Target, opening: Opening) -> bool:
+def _make(database: Database, target: Target, opening: OpenOptions) -> bool:
     """Make the tables; False if they are there by now."""
     if not opening.create:
         raise StateError("no-state", f"there is no state in {target.name}", "`fleetform apply` makes one")
@@ -385,5 +401,5 @@ def _make(database: Database, target: Target, opening: Opening) -> bool:
         database.run(connection, [f"SELECT pg_advisory_xact_lock({MAKING})"])
         if is_there(connection):
             return False
-        tables.create(connection)
+        create(connection)
     return True

@@ -1,8 +1,8 @@
-"""A database as the store uses it: snapshots to read, transactions to write, a clock, a backup.
+"""SQL for both databases: snapshots to read, transactions to write, and statements by table and column.
 
-The SQL of the store is what SQLite and PostgreSQL share; it runs through their own drivers, so that a command
-which reads a file loads nothing but `sqlite3`. What each database does in its own way stands in a module of
-its own, `sqlite` and `postgres`, which is loaded when a state is kept there.
+The SQL of the store is what SQLite and PostgreSQL share. It runs through their own drivers, so that a command
+which reads a file loads nothing but `sqlite3`. `sqlite` and `server.postgres` have what each database does in
+its own way. Values are always parameters. Columns of JSON are written and read as Python values.
 """
 
 from __future__ import annotations
@@ -10,29 +10,25 @@ from __future__ import annotations
 import functools
 import threading
 from abc import ABC, abstractmethod
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from declarative.model.record import struct
 from declarative.model.spec.policy import OperatorPolicy
-from declarative.store import statements
-from declarative.store.faults import (
+from declarative.store.errors import (
+    FROM_BACKUP,
     ConstraintError,
+    StateError,
+    as_state_error,
     busy,
     is_integrity,
     primary,
-    translated,
 )
-from declarative.store.statements import Result, Write
-from declarative.store.tables import FORMAT_VERSION
-
-if TYPE_CHECKING:
-    from declarative.store.journal import Who
-    from declarative.store.lock import LockInfo
-    from declarative.store.working_copy import WorkingCopy
-
+from declarative.store.lease import Actor, LockInfo
+from declarative.store.schema import COLUMNS, FORMAT_VERSION, JSON, later_than, loads, text_of
 
 MOST_CONNECTIONS = 12
 WAIT_SECONDS = 30.0
@@ -40,7 +36,7 @@ WAIT_SECONDS = 30.0
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Opening:
+class OpenOptions:
     """How a state is opened."""
 
     root: Path
@@ -70,7 +66,7 @@ class Database(ABC):
         """The format that the tables have: an older one can be read as it is."""
         self.typed = False
         """Whether values of a wrong type are refused when they are read."""
-        self.who: Who | None = None
+        self.actor: Actor | None = None
         self.whole: tuple[str | None] | None = None
         """The seal with which the state was last found to be whole."""
         self._idle: list[Any] = []
@@ -114,9 +110,12 @@ class Database(ABC):
         """Run a statement whose result nobody needs, at the latest when the transaction is committed."""
         raw.execute(self.text(sql), values)
 
-    def working_copy(self, lease: LockInfo) -> WorkingCopy | None:  # noqa: ARG002
-        """What the holder of the lock works on where each statement would be a round trip to a server."""
-        return None
+    def for_writer(self, lease: LockInfo) -> Database:  # noqa: ARG002 (a file needs no mirror)
+        """What the holder of the lock works on: of a server a mirror in memory, which saves round trips."""
+        return self
+
+    def forget(self) -> None:  # noqa: B027 (only a mirror has something to give up)
+        """Give up what is known of a server: the next step reads it anew."""
 
     def damage(self, connection: Connection) -> list[str]:  # noqa: ARG002 (one database alone can tell)
         """The faults that the database finds in itself."""
@@ -125,13 +124,13 @@ class Database(ABC):
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """One consistent snapshot, which no writer blocks."""
-        with translated(self.name), self._transaction(writes=False) as connection:
+        with as_state_error(self.name), self._transaction(writes=False) as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One transaction: all of it, or nothing."""
-        with translated(self.name), self._transaction(writes=True) as connection:
+        with as_state_error(self.name), self._transaction(writes=True) as connection:
             yield connection
 
     @contextmanager
@@ -247,22 +246,22 @@ class Connection:
     def insert(self, table: str, *rows: Mapping[str, Any]) -> None:
         """Add rows, which all have the same columns."""
         if len(rows) == 1:
-            self._run(self.raw.execute, statements.insert(table, tuple(rows[0])), statements.stored(rows[0]))
+            self._run(self.raw.execute, insert_sql(table, tuple(rows[0])), stored_row(rows[0]))
         elif rows:
-            given = [statements.stored(row) for row in rows]
-            self._run(self.raw.cursor().executemany, statements.insert(table, tuple(rows[0])), given)
+            given = [stored_row(row) for row in rows]
+            self._run(self.raw.cursor().executemany, insert_sql(table, tuple(rows[0])), given)
 
     def insert_new(self, table: str, key: str, row: Mapping[str, Any]) -> bool:
         """Add a row; False if there is one with its `key`, which stays as it is."""
-        sql = f"{statements.insert(table, tuple(row))} ON CONFLICT ({key}) DO NOTHING"
-        return bool(self._run(self.raw.execute, sql, statements.stored(row)).rowcount)
+        sql = f"{insert_sql(table, tuple(row))} ON CONFLICT ({key}) DO NOTHING"
+        return bool(self._run(self.raw.execute, sql, stored_row(row)).rowcount)
 
     def update(self, table: str, values: Mapping[str, Any], where: str = "", **its: Any) -> int:
         """Change columns of the rows that match `where`, and return their number. Parameters of `where` must
         not be names of columns.
         """
-        sql = statements.update(table, tuple(values), where)
-        found: int = self._run(self.raw.execute, sql, {**statements.stored(values), **its}).rowcount
+        sql = update_sql(table, tuple(values), where)
+        found: int = self._run(self.raw.execute, sql, {**stored_row(values), **its}).rowcount
         return found
 
     def update_unasked(self, table: str, values: Mapping[str, Any], where: str = "", **its: Any) -> None:
@@ -270,16 +269,16 @@ class Connection:
 
         Not for steps of a working copy, which count what they change.
         """
-        sql = statements.update(table, tuple(values), where)
-        self.database.defer(self.raw, sql, {**statements.stored(values), **its})
+        sql = update_sql(table, tuple(values), where)
+        self.database.defer(self.raw, sql, {**stored_row(values), **its})
 
     def select(self, table: str, where: str = "", *, but: Sequence[str] = (), **its: Any) -> Result:
         """All columns of a table, NULL for those that an older format has not got yet."""
-        return self.execute(statements.select(table, self.format, tuple(but)) + where, **its)
+        return self.execute(select_sql(table, self.format, tuple(but)) + where, **its)
 
     def _run(self, run: Callable[..., Any], sql: str, values: Any) -> Any:
         if " IN (:" in sql:
-            sql, values = statements.listed(sql, values)
+            sql, values = list_parameters(sql, values)
         try:
             cursor = run(self.database.text(sql), values)
         except Exception as error:
@@ -295,3 +294,154 @@ class Connection:
 def refused(error: Exception) -> ConstraintError:
     """The error instead of a driver's own: PostgreSQL's shows values of the row that it refuses."""
     return ConstraintError("constraint", f"the state refuses what contradicts it: {primary(error)}")
+
+
+# ------------------------------------------------------------------------------------------ statements
+
+MOST = 1e11
+"""No time or sum is as large: the year 5138."""
+
+ADD_EVENT = (
+    "INSERT INTO events (id, at, type, address, detail)"
+    " VALUES ((SELECT coalesce(max(id), 0) + 1 FROM events), :at, :type, :address, :detail)"
+)
+COUNT_UP = "UPDATE meta SET serial = serial + 1"
+"""What most steps do: see `merged`."""
+
+Row = Any
+"""A named tuple of the columns that a query names."""
+
+
+class Result:
+    """The rows of a statement."""
+
+    def __init__(self, cursor: Any, sql: str) -> None:
+        self._cursor = cursor
+        self._sql = sql
+        self.rowcount: int = cursor.rowcount
+
+    def __iter__(self) -> Iterator[Row]:
+        read = self._reader()
+        try:
+            yield from map(read, self._cursor)
+        finally:
+            self._close()
+
+    def _reader(self) -> Callable[[Sequence[Any]], Row]:
+        """What makes a row of a driver's: the same for each run of a statement that names its columns."""
+        found = _READERS.get(self._sql)
+        if found is None or "*" in self._sql:  # of all columns there may be others by now
+            found = _READERS[self._sql] = _reader(tuple(column[0] for column in self._cursor.description))
+        return found
+
+    def _close(self) -> None:
+        # While a statement is unfinished, a closed connection keeps its files open. Whoever stops in the
+        # middle may have given the connection up before.
+        with suppress(Exception):
+            self._cursor.close()
+
+    def all(self) -> list[Row]:
+        """All rows."""
+        return list(map(self._reader(), self._cursor.fetchall()))
+
+    def first(self) -> Row | None:
+        """The first row; None if there is none."""
+        values = self._cursor.fetchone()
+        if values is None:
+            return None
+        row = self._reader()(values)
+        self._close()
+        return row
+
+    def one(self) -> Row:
+        """The only row; `StateError` if there is none, or more."""
+        rows = self.all()
+        if len(rows) != 1:
+            raise StateError("damaged", "the state has lost its own description", FROM_BACKUP)
+        return rows[0]
+
+    def scalars(self) -> list[Any]:
+        """The first column."""
+        return [row[0] for row in self]
+
+    def scalar(self) -> Any:
+        """The first column of the first row; None if there is none."""
+        row = self.first()
+        return None if row is None else row[0]
+
+
+_READERS: dict[str, Callable[[Sequence[Any]], Row]] = {}
+"""By statement: there are as many as are written in this package."""
+
+
+@functools.lru_cache(maxsize=64)
+def _reader(names: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
+    """A function that makes rows with these columns."""
+    # The columns are known when they come.
+    kind: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    make: Callable[[Sequence[Any]], Row] = kind._make
+    packed = tuple(i for i, name in enumerate(names) if name in JSON)
+
+    def unpacked(values: Sequence[Any]) -> Row:
+        row = list(values)
+        for index in packed:
+            if row[index] is not None:
+                row[index] = loads(row[index])
+        return make(row)
+
+    return unpacked if packed else make
+
+
+def number(found: object) -> float:
+    """A sum or a time as it is recorded; `StateError` for what cannot be one."""
+    if isinstance(found, int | float) and 0 <= found < MOST:
+        return float(found)
+    raise StateError("damaged", "the state holds a sum or a time that is none", FROM_BACKUP)
+
+
+@functools.lru_cache(maxsize=64)
+def insert_sql(table: str, columns: tuple[str, ...]) -> str:
+    """A statement that adds one row."""
+    values = ", ".join(f":{name}" for name in columns)
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"
+
+
+@functools.lru_cache(maxsize=64)
+def update_sql(table: str, columns: tuple[str, ...], where: str) -> str:
+    """A statement that changes columns of some rows."""
+    new = ", ".join(f"{name} = :{name}" for name in columns)
+    return f"UPDATE {table} SET {new}" + (f" WHERE {where}" if where else "")
+
+
+@functools.lru_cache(maxsize=64)
+def select_sql(table: str, format: int, but: tuple[str, ...]) -> str:
+    """The beginning of one that reads a table, as it is in that format."""
+    late = later_than(format)
+    names = [name for name in COLUMNS[table] if name not in but]
+    wanted = (f"NULL AS {name}" if f"{table}.{name}" in late else name for name in names)
+    return f"SELECT {', '.join(wanted)} FROM {table} "
+
+
+def stored_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as they are written."""
+    return {name: text_of(value) if name in JSON else value for name, value in row.items()}
+
+
+def list_parameters(sql: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A parameter for each value of a list."""
+    for name, some in [item for item in values.items() if isinstance(item[1], (list, tuple))]:
+        names = [f"{name}_{i}" for i in range(len(some))]
+        sql = sql.replace(f"(:{name})", f"({', '.join(f':{n}' for n in names) or 'NULL'})")
+        values = {**values, **dict(zip(names, some, strict=True))}
+        del values[name]
+    return sql, values
+
+
+class Write(NamedTuple):
+    """A statement that wrote."""
+
+    sql: str
+    values: list[dict[str, Any]]
+    """The statement ran once with each of these."""
+    rowcount: int
+    """The number of rows that it changed, in all."""

@@ -12,10 +12,9 @@ from typing import Any
 from declarative.model.inputs import COUNTED
 from declarative.model.state import COUNTED_SINCE, Address, Intent, Record
 from declarative.model.status import RankStatus
-from declarative.store import events, journal, rows, spending
-from declarative.store.database import Connection
-from declarative.store.faults import ConstraintError, StateError
-from declarative.store.statements import COUNT_UP
+from declarative.store import events, journal, records, spending
+from declarative.store.errors import ConstraintError, StateError
+from declarative.store.sql import COUNT_UP, Connection
 
 ERROR_LENGTH = 2000
 """Characters of a backend's message that the journal keeps."""
@@ -34,11 +33,11 @@ def begin(
     connection: Connection, op: str, address: Address, needs: Iterable[Address], values: Mapping[str, Any]
 ) -> Intent:
     """Write an intent, or take up the one that is open. `values` are the columns that each try writes."""
-    earlier = rows.open_intents(connection, address)
+    earlier = records.open_intents(connection, address)
     if op == "delete":
-        rows.unneeded(connection, address)
+        records.unneeded(connection, address)
     else:
-        rows.require(connection, address, needs)
+        records.require(connection, address, needs)
     if op in earlier:
         return journal.take_up(connection, earlier[op], values)
     if op == "create" and earlier:
@@ -108,7 +107,7 @@ def adopt(
     if intent is not None and not close(connection, intent, now, "adopted"):
         return
     if intent is None:
-        if rows.record(connection, record.address) == record:
+        if records.record(connection, record.address) == record:
             return  # adopted before
         raise_generation(connection, record.address, record.generation)
     _put(connection, record, idle_since, now, intent.begun_at if intent else None)
@@ -123,13 +122,13 @@ def _put(
 ) -> None:
     if made.address.kind in COUNTED:
         made = _dated(connection, made, now)
-    new = put_record(connection, made, {"detached_since": now} if made.address.kind == rows.VOLUME else {})
-    if made.address.kind == rows.NODE:
+    new = put_record(connection, made, {"detached_since": now} if made.address.kind == records.VOLUME else {})
+    if made.address.kind == records.NODE:
         since = now if started is None else min(started, now)
         spending.count(connection, str(made.address), spending.price_of(made), since, now)
-    if made.address.kind == rows.VOLUME and not new:
+    if made.address.kind == records.VOLUME and not new:
         note_detached(connection, now, [made.address])
-    elif made.address.kind == rows.ATTACHMENT:
+    elif made.address.kind == records.ATTACHMENT:
         note_attached(connection, _volumes(made.needs))
     if idle_since is not None:
         put_node(connection, made.address.name, {"idle_since": idle_since})
@@ -137,7 +136,7 @@ def _put(
 
 def _dated(connection: Connection, made: Record, now: float) -> Record:
     """The volume or node, with the time from which a new duration counts."""
-    have, same = rows.record(connection, made.address), COUNTED[made.address.kind]
+    have, same = records.record(connection, made.address), COUNTED[made.address.kind]
     if have is None or have.inputs.get(same) == made.inputs.get(same):
         return made
     return replace(made, outputs={**made.outputs, COUNTED_SINCE: now})
@@ -145,9 +144,9 @@ def _dated(connection: Connection, made: Record, now: float) -> Record:
 
 def remove(connection: Connection, address: Address, now: float) -> bool:
     """Forget a record; whether there was one."""
-    held = rows.needed(connection, address) if address.kind == rows.ATTACHMENT else ()
+    held = records.needed(connection, address) if address.kind == records.ATTACHMENT else ()
     gone = remove_record(connection, address)
-    if address.kind == rows.NODE:
+    if address.kind == records.NODE:
         spending.count(connection, str(address), None, now, now)
     note_detached(connection, now, _volumes(held))
     return gone
@@ -155,22 +154,22 @@ def remove(connection: Connection, address: Address, now: float) -> bool:
 
 def set_needs(connection: Connection, address: Address, needs: Iterable[Address]) -> None:
     """Write what a record holds on to."""
-    if rows.record(connection, address) is None:
+    if records.record(connection, address) is None:
         raise StateError("not-recorded", f"{address} is not recorded")
-    rows.require(connection, address, needs)
+    records.require(connection, address, needs)
     replace_needs(connection, address, needs)
 
 
 def note(connection: Connection, notes: Mapping[Address, Mapping[str, Any]]) -> None:
     """Add to the outputs of those records that are there."""
     for address, more in notes.items():
-        have = rows.record(connection, address)
+        have = records.record(connection, address)
         if have is not None:
             put_record(connection, replace(have, outputs={**have.outputs, **more}))
 
 
 def _volumes(addresses: Iterable[Address]) -> list[Address]:
-    return [address for address in addresses if address.kind == rows.VOLUME]
+    return [address for address in addresses if address.kind == records.VOLUME]
 
 
 # ---------------------------------------------------------------------------------------- blocks
@@ -178,19 +177,19 @@ def _volumes(addresses: Iterable[Address]) -> list[Address]:
 
 def reserve(connection: Connection, record: Record, node: str, wanted: tuple[int, ...]) -> None:
     """Record a reservation and its blocks."""
-    record = replace(record, needs=record.needs | {Address(rows.NODE, node)})
+    record = replace(record, needs=record.needs | {Address(records.NODE, node)})
     _fits(connection, record.address, node, wanted)
-    if rows.record(connection, record.address):
-        if rows.held_by(connection, record.address) == {(node, block) for block in wanted}:
+    if records.record(connection, record.address):
+        if records.held_by(connection, record.address) == {(node, block) for block in wanted}:
             return
         raise StateError("exists", f"{record.address} holds other blocks; it has to be released first")
-    taken = rows.holders(connection, node, wanted)
+    taken = records.holders(connection, node, wanted)
     if taken:
         raise _double_booking(record.address, node, taken)
     put_record(connection, record)
     raise_generation(connection, record.address, record.generation)
     try:
-        text = str(Address(rows.NODE, node))
+        text = str(Address(records.NODE, node))
         held = [{"node": text, "block": b, "reservation": str(record.address)} for b in wanted]
         connection.insert("reserved_blocks", *held)
     except ConstraintError as error:
@@ -201,18 +200,18 @@ def reserve(connection: Connection, record: Record, node: str, wanted: tuple[int
 
 def release(connection: Connection, reservation: Address, now: float) -> bool:
     """Give a reservation's blocks back; whether it was there. A node whose last block it was is idle."""
-    nodes = {node for node, _ in rows.held_by(connection, reservation)}
+    nodes = {node for node, _ in records.held_by(connection, reservation)}
     if not remove_record(connection, reservation):
         return False
     for node in nodes:
-        its = {"its_node": str(Address(rows.NODE, node))}
+        its = {"its_node": str(Address(records.NODE, node))}
         if connection.select("reserved_blocks", "WHERE node = :its_node LIMIT 1", **its).first() is None:
             put_node(connection, node, {"idle_since": now})
     return True
 
 
 def _fits(connection: Connection, address: Address, node: str, wanted: tuple[int, ...]) -> None:
-    where = rows.record(connection, Address(rows.NODE, node))
+    where = records.record(connection, Address(records.NODE, node))
     if where is None:
         raise StateError("missing-need", f"{address} needs node/{node}, which is not recorded")
     total = where.node.blocks
@@ -238,7 +237,7 @@ def put_record(connection: Connection, made: Record, more: Mapping[str, Any] | N
     """Write a record and its needs, over an older one of the same address; whether there was none, and then
     with `more` columns.
     """
-    rows.require(connection, made.address, made.needs)
+    records.require(connection, made.address, made.needs)
     text = str(made.address)
     values = {
         "backend": made.backend,
@@ -286,7 +285,7 @@ def external_id(outputs: Mapping[str, Any]) -> str | None:
 
 def replace_needs(connection: Connection, address: Address, wanted: Iterable[Address]) -> None:
     """Write what a record holds on to."""
-    connection.execute(f"DELETE FROM needs {rows.BY_ADDRESS}", its_address=str(address))
+    connection.execute(f"DELETE FROM needs {records.BY_ADDRESS}", its_address=str(address))
     texts = sorted(map(str, set(wanted)))
     connection.insert("needs", *({"address": str(address), "needed": text} for text in texts))
 
@@ -294,9 +293,9 @@ def replace_needs(connection: Connection, address: Address, wanted: Iterable[Add
 def remove_record(connection: Connection, address: Address) -> bool:
     """Forget a record with its observations; whether there was one."""
     try:
-        gone = connection.execute(f"DELETE FROM resources {rows.BY_ADDRESS}", its_address=str(address))
+        gone = connection.execute(f"DELETE FROM resources {records.BY_ADDRESS}", its_address=str(address))
     except ConstraintError:
-        rows.unneeded(connection, address)
+        records.unneeded(connection, address)
         raise
     forget_status(connection, address)
     return bool(gone.rowcount)
@@ -304,14 +303,14 @@ def remove_record(connection: Connection, address: Address) -> bool:
 
 def forget_status(connection: Connection, address: Address) -> None:
     """Drop the observations of an address: its next thing starts as unknown."""
-    table = rows.STATUS.get(address.kind)
+    table = records.STATUS.get(address.kind)
     if table is not None:
         connection.execute(f"DELETE FROM {table} WHERE name = :its_name", its_name=address.name)
 
 
 def raise_generation(connection: Connection, address: Address, to: int, used: int | None = None) -> None:
     """Note that a generation was used; it never goes down. `used` is the last one, if that is known."""
-    used = rows.generation(connection, address) if used is None else used
+    used = records.generation(connection, address) if used is None else used
     if used == 0:
         connection.insert("generations", {"address": str(address), "generation": to})
     elif used < to:

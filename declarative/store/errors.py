@@ -12,10 +12,9 @@ import functools
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from declarative.store.lock import LockInfo
+from declarative.store.lease import LockInfo
 
 FROM_BACKUP = "bring it back from a backup: `fleetform state restore`"
 """What to do about a state that cannot be trusted any more."""
@@ -184,7 +183,7 @@ _WORDS: tuple[tuple[str, Fault], ...] = (
 
 
 @contextmanager
-def translated(where: object = None) -> Iterator[None]:
+def as_state_error(where: object = None) -> Iterator[None]:
     """Faults of the database and of its files as `StateError`; `where` is what to call the place."""
     try:
         yield
@@ -272,7 +271,7 @@ P = ParamSpec("P")
 # often and how long: tenacity has its one home in `declarative.retry`.
 
 
-class Resume(Protocol):
+class RetryWhileAway(Protocol):
     """Calls a step, perhaps several times; the first result, or the last error."""
 
     def __call__(self, step: Callable[[], T], /) -> T:
@@ -285,19 +284,19 @@ def once(step: Callable[[], T], /) -> T:
 
 
 class Resuming(Protocol):
-    """A place with a `Resume` of its own."""
+    """A place with a `RetryWhileAway` of its own."""
 
-    _resume: Resume
+    _retry: RetryWhileAway
 
 
 S = TypeVar("S", bound=Resuming)
 
 
-def resumed(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+def retried(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
     """A method that is done again when the database was away: only for what may be done twice."""
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._resume(lambda: method(self, *args, **kwargs))
+        return self._retry(lambda: method(self, *args, **kwargs))
 
     return call

@@ -1,0 +1,1 @@
+"""What only a state on a PostgreSQL server needs."""
