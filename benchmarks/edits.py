@@ -29,9 +29,9 @@ from typing import Any
 if not __package__:  # run as a file: then its folder is first on the path instead of the repository
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from tests.cli import Project, fleet, kill_ranks, processes, task, until, volume
-from tests.hosts import journal
-from tests.killing import Kill, fork, warm_up
+from tests.providers.ssh import journal
+from tests.support.cli import Project, fleet, kill_ranks, processes, task, until, volume
+from tests.support.killing import Kill, fork, warm_up
 
 NAMES = ("aa", "bb", "cc", "dd")
 VOLUMES = ("data", "logs", "more")

@@ -26,8 +26,8 @@ if not __package__:
 
 from declarative import cli
 from declarative.store import Writer
-from tests.cli import Project, fleet, task, volume
-from tests.killing import warm_up
+from tests.support.cli import Project, fleet, task, volume
+from tests.support.killing import warm_up
 
 
 def no_fence() -> None:

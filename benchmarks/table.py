@@ -263,7 +263,7 @@ def volumes(sizes: Sequence[int]) -> None:
 def postgres(sizes: Sequence[int]) -> None:
     """Apply on PostgreSQL, near and far, beside SQLite."""
     try:
-        from tests import postgres as servers
+        from tests.support import postgres as servers
     except ImportError as error:
         print(f"PostgreSQL: left out ({error})")
         return

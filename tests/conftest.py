@@ -16,7 +16,7 @@ from hypothesis import settings
 from declarative.model.spec.reconcile import EVENT_TYPES
 from declarative.store import events
 from declarative.store.sql import Connection
-from tests.cli import Project
+from tests.support.cli import Project
 
 # No deadline: how long an example takes says more about the machine than about the code. In CI, the same
 # examples each time (./dev test --hypothesis-profile=NAME picks another one).
@@ -75,7 +75,7 @@ def project(tmp_path):
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Any]:
     """A PostgreSQL server, started when the first test asks for it."""
-    from tests import postgres as servers
+    from tests.support import postgres as servers
 
     why_not = servers.missing()
     if why_not:

@@ -184,7 +184,7 @@ def pytest_runtestloop(session: Any) -> bool | None:
     """Run no test by itself, but those that are asked for, in a fork."""
     if SERVES not in os.environ:
         return None
-    from tests import cli, forked
+    from tests.support import cli, forked
 
     # What commands are forked from has to have imported all before there is a mutant.
     forked.Forked([cli.COMMAND, "--version"], FOLDER, forked.STARTED_WITH, stdout=-3, stderr=-3).wait()

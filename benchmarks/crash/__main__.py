@@ -9,13 +9,13 @@
 
 fleetform: a project of 202 resources (150 volumes, 10 nodes, 14 ranks with a reservation and an attachment
 each) is applied with `--parallelism 16` and killed with SIGKILL until it is whole; then the next one. `local`
-makes folders and processes, `cloud` is the process of `tests/cloud`, with latency, paging and idempotency
-tokens. Of `late`, a tenth of the writes has its effect long after its caller was killed, and often after the
-next apply; `names` knows no tokens, and takes a name once; `faulty` also throttles, fails and resets. `hosts`
-are six with 12 ranks and 18 volumes on their disks, `ec2` is 20 nodes and 40 volumes of moto's API. Five
-ways to be killed: before a result is committed (`finish`), after an intent is committed (`begin`), before any
-write at all (`write`), at each of eight points round steps that are committed together (`group`), and at
-chance instants (`time`).
+makes folders and processes, `cloud` is the process of `tests/providers/cloud`, with latency, paging and
+idempotency tokens. Of `late`, a tenth of the writes has its effect long after its caller was killed, and
+often after the next apply; `names` knows no tokens, and takes a name once; `faulty` also throttles, fails and
+resets. `hosts` are six with 12 ranks and 18 volumes on their disks, `ec2` is 20 nodes and 40 volumes of
+moto's API. Five ways to be killed: before a result is committed (`finish`), after an intent is committed
+(`begin`), before any write at all (`write`), at each of eight points round steps that are committed together
+(`group`), and at chance instants (`time`).
 
 After each kill the state is read as a whole: one that cannot be, or contradicts itself, is torn. At the end
 `apply`, `plan --detailed-exitcode` and `state check` have to give 0: else somebody has to mend something by
@@ -47,8 +47,8 @@ if not __package__:  # run as a folder, which then is first on the path instead 
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from benchmarks.crash import places, terraform
-from tests.cloud.run import RunningCloud
-from tests.killing import (
+from tests.providers.cloud.run import RunningCloud
+from tests.support.killing import (
     DEFAULT,
     Chain,
     Count,
@@ -96,7 +96,7 @@ class States:
     def __init__(self, kind: str, stack: ExitStack) -> None:
         self._server = None
         if kind == "postgres":
-            from tests import postgres
+            from tests.support import postgres
 
             if reason := postgres.missing():
                 raise SystemExit(reason)

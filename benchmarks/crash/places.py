@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.cli import fleet, task, volume
-from tests.cloud_ec2 import run
-from tests.cloud_ec2.server import AMI
-from tests.hosts import journal
-from tests.hosts.machines import Machines, impediment
-from tests.hosts.rack import SSH, Rack
-from tests.killing import DEFAULT, Chain, Size
+from tests.providers.ec2 import run
+from tests.providers.ec2.server import AMI
+from tests.providers.ssh import journal
+from tests.providers.ssh.machines import Machines, impediment
+from tests.providers.ssh.rack import SSH, Rack
+from tests.support.cli import fleet, task, volume
+from tests.support.killing import DEFAULT, Chain, Size
 
 FLEETFORM = "disk/upper/var/lib/fleetform/node"
 THINGS = ("claim", "volumes/*/volume", "volumes/*/held")

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.killing import Count
+from tests.support.killing import Count
 
 MAIN = """
 resource "terraform_data" "made" {{

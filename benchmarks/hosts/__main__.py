@@ -1,14 +1,14 @@
 """What it costs to start, poll and stop a rank on each of 64 hosts; beside plain ssh and ansible-core.
 And what `status` of them costs, beside asyncssh.
 
-    python benchmarks/hosts                       # 64 hosts, three rounds; needs root, as tests/hosts does
+    python benchmarks/hosts                       # 64 hosts, needs root, as tests/providers/ssh does
     python benchmarks/hosts --hosts 16 --only provider,ssh
     python benchmarks/hosts --ansible DIR         # an environment that has ansible-core, instead of a new one
 
-The hosts are those of `tests/hosts`: real sshd, all on this machine, so that wall times are mostly those of
-64 hosts on a few CPUs. CPU seconds are the controller's own, user and system, with its children: that is what
-a controller pays, wherever the hosts are. Each figure is the median of the rounds; ratios are against
-`provider`.
+The hosts are those of `tests/providers/ssh`: real sshd, all on this machine, so that wall times are mostly
+those of 64 hosts on a few CPUs. CPU seconds are the controller's own, user and system, with its children:
+that is what a controller pays, wherever the hosts are. Each figure is the median of the rounds; ratios are
+against `provider`.
 
 provider: the ssh provider in one process that keeps its connections, 32 hosts at once. command: the installed
 command, a process each: `apply` of a task of 64 ranks, `status`, `stop`. ssh: one `ssh` process a host and
@@ -39,7 +39,7 @@ from benchmarks.hosts.cost import Cost
 from benchmarks.hosts.looks import looks
 from benchmarks.hosts.tools import STEPS, Ansible, Command, Plain, Provided, Tool
 from providers.ssh.transport import background
-from tests.hosts.machines import Machines, impediment
+from tests.providers.ssh.machines import Machines, impediment
 
 LIMIT = 0.2
 """CPU seconds that a poll of all hosts may cost."""

@@ -11,7 +11,7 @@ from statistics import median
 
 from benchmarks.hosts.cost import Cost, cost_of, run
 from benchmarks.hosts.tools import Command
-from tests.hosts.machines import Machine, Machines
+from tests.providers.ssh.machines import Machine, Machines
 
 LIMIT = 2.0
 """Times the CPU and wall seconds of asyncssh that `status` may take."""

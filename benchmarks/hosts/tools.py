@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from benchmarks.hosts.cost import Cost, cost_of, run
 from declarative.model.state import Record
 from declarative.model.status import RankState
-from tests.cli import Process, task
-from tests.hosts.machines import Machine, Machines
-from tests.hosts.nodes import Nodes
-from tests.hosts.rack import Rack
+from tests.providers.ssh.machines import Machine, Machines
+from tests.providers.ssh.nodes import Nodes
+from tests.providers.ssh.rack import Rack
+from tests.support.cli import Process, task
 
 STEPS = ("start", "poll", "stop")
 AT_ONCE = 32

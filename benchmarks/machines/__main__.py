@@ -35,10 +35,10 @@ from typing import Any
 if not __package__:  # run as a folder, which then is first on the path instead of the repository
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from tests.cloud_ec2.run import SECRETS
-from tests.hosts import disks
-from tests.hosts.losing import CLOUD, HOSTS, PHASES, Schedule, draw
-from tests.hosts.machines import impediment
+from tests.providers.ec2.run import SECRETS
+from tests.providers.ssh import disks
+from tests.providers.ssh.losing import CLOUD, HOSTS, PHASES, Schedule, draw
+from tests.providers.ssh.machines import impediment
 
 STUCK = 2400
 """Seconds after which a schedule is given up."""
@@ -74,7 +74,7 @@ def one(given: argparse.Namespace) -> None:
     import os
 
     from providers.ssh.transport import background
-    from tests.hosts.played import play
+    from tests.providers.ssh.played import play
 
     os.environ.update(SECRETS)
     schedule = draw(given.seed, given.where, given.how, given.phase)

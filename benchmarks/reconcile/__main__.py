@@ -20,9 +20,10 @@ fifth for 1,000 nodes and a tenth for 10,000), and the memory from the 20th roun
 
 `week`: days of a project in fast motion, by a clock that is set: tasks that come, fail and end, lost nodes,
 schedules, budgets, a limit of money; on the rehearsal cloud and on the `local` backend. What was to come of
-each task, how long nodes are idle, what they cost, and what is made for nothing is checked (`tests/week.py`).
-`--where hosts` takes real sshd instead of the rehearsal cloud, `--where ec2` moto's EC2 with such machines
-behind its instances: ranks are processes there. A week takes half an hour on hosts, and an hour on EC2.
+each task, how long nodes are idle, what they cost, and what is made for nothing is checked
+(`tests/support/week.py`). `--where hosts` takes real sshd instead of the rehearsal cloud, `--where ec2`
+moto's EC2 with such machines behind its instances: ranks are processes there. A week takes half an hour on
+hosts, and an hour on EC2.
 
 Exit code 1 if anything was done twice, never done, or above its bound.
 """
@@ -47,14 +48,14 @@ from pathlib import Path
 if not __package__:  # run as a folder, which then is first on the path instead of the repository
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from tests import postgres
-from tests.cli import COMMAND, Project, fleet
-from tests.hosts.days import hosts, instances
-from tests.hosts.machines import impediment
-from tests.leaders import KINDS, Replicas, Takeover
-from tests.places import sky
-from tests.rounds import Clock, Here
-from tests.week import played
+from tests.providers.ssh.days import hosts, instances
+from tests.providers.ssh.machines import impediment
+from tests.support import postgres
+from tests.support.cli import COMMAND, Project, fleet
+from tests.support.leaders import KINDS, Replicas, Takeover
+from tests.support.places import sky
+from tests.support.rounds import Clock, Here
+from tests.support.week import played
 
 BOUND = 15.0
 CPU_A_MINUTE = 1.0

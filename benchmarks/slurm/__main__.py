@@ -24,7 +24,7 @@ from declarative.model.state import Address, Record
 from declarative.provider import Config, Launch
 from declarative.provider.optional import Gang, Seat
 from providers.slurm import Slurm
-from tests.slurm.daemons import Daemons, impediment
+from tests.providers.slurm.daemons import Daemons, impediment
 
 NODES, JOBS = 64, 1000
 SHAPE = {"cpu": 8, "memory_mib": 8000, "gpus": 8, "gpu_name": "h100"}

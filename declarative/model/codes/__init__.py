@@ -2,8 +2,8 @@
 
 `CODES` are those of diagnostics, of errors of the state and of refusals to place a task; `REJECTIONS` are
 those by which placement turns down single nodes and offers, which have a name space of their own. A new code
-goes into the module of its group, here; `tests/test_codes.py` holds the catalogue against the source, and
-makes `docs/errors.md` of it.
+goes into the module of its group, here; `tests/project/test_codes.py` holds the catalogue against the source,
+and makes `docs/errors.md` of it.
 """
 
 from declarative.model.codes.commands import COMMAND

@@ -1,0 +1,81 @@
+"""The loop's rounds in this process, by a clock that the test sets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from declarative.cli.rounds import Rounds
+from declarative.converge.project import CallerPermissions, ProjectSession
+from declarative.model.resource import Desired
+from declarative.planner.inventory import effective
+from declarative.planner.limits import limited
+from declarative.reconcile.permission import AllowedPart, Backoff, choose
+from declarative.reconcile.round import Round, Stop
+from declarative.render.views import StatusView
+from declarative.store.journal import Permit
+from declarative.store.loop_state import Approval
+from tests.support.model import World
+
+OPTIONS: Mapping[str, Any] = {"accept_vanished": False, "parallelism": 8, "as_json": True}
+
+
+def chosen(
+    world: World,
+    desired: Desired,
+    approved: Iterable[str] = (),
+    *,
+    before: Iterable[Permit] = (),
+    backoff: Backoff | None = None,
+    lacking: Mapping[str, str] | None = None,
+) -> AllowedPart:
+    """What a round does in a world in memory, once these digests are `approved`."""
+    return choose(
+        limited(world.plan(desired), desired),
+        effective(world.state(), world.inventory(desired)),
+        desired,
+        now=world.now,
+        approvals=[Approval(digest=d, steps=(), since=0.0, approved_at=0.0) for d in approved],
+        before=before,
+        backoff=backoff or Backoff(),
+        lacking=lacking or {},
+    )
+
+
+class Clock:
+    """Seconds since the epoch, as the test says."""
+
+    def __init__(self, at: float | None = None) -> None:
+        self.at = time.time() if at is None else at
+
+    def __call__(self) -> float:
+        return self.at
+
+
+class Here:
+    """One loop."""
+
+    def __init__(self, directory: Path, clock: Clock, state: str | None = None) -> None:
+        self.clock = clock
+        allowed = CallerPermissions(paths=("/",), variables=("FLEETFORM_TEST_*",))
+        self.session = ProjectSession(directory, state, (), (), allowed=allowed)
+        self.session.clock = self.session.state.clock = clock
+        self.rounds = Rounds(self.session, OPTIONS, Stop())
+
+    def step(self, after: float = 0.0) -> Round:
+        """A round so many seconds later."""
+        self.clock.at += after
+        return self.rounds.step()
+
+    def seen(self, after: float = 0.0) -> StatusView:
+        """The status after such a round."""
+        found = self.step(after).status
+        assert found is not None
+        return found
+
+    def close(self) -> None:
+        """End it."""
+        self.rounds.close()
+        self.session.close()
