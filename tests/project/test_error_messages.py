@@ -1,11 +1,15 @@
 """Every mistake of users and its message: `FLEETFORM_ACCEPT=1` rewrites the messages.
 
-A folder of `golden/error` is a project and its messages, as text and as JSON: `<code>`, or `<code>--<case>`
-if a code has several forms.
+A folder of `golden/error` is a project and its messages: `<code>`, or `<code>--<case>` if a code has several
+forms. Its `error.txt` is the text that commands print, and behind each place what only their JSON says: where
+the mistake ends, and the address. Both the text and the JSON are derived from it.
 """
 
+import json
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +19,7 @@ from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.state import State
 from declarative.planner.inventory import Inventory
 from declarative.planner.make import make
-from declarative.render.data import to_json, validate_json
+from declarative.render.data import validate_json
 from declarative.render.diagnostics import diagnostics_text
 from tests.support.model import NOW, offers_of
 
@@ -54,20 +58,59 @@ def findings(directory: Path) -> tuple[Diagnostic, ...]:
     return make(desired, State(), Inventory(offers=offers_of(desired)), NOW).diagnostics
 
 
-def golden(path: Path, text: str) -> None:
-    if os.environ.get("FLEETFORM_ACCEPT"):
-        path.write_text(text, encoding="utf-8")
-    wanted = path.read_text(encoding="utf-8") if path.exists() else ""
-    assert text == wanted, (
-        "if it is meant: FLEETFORM_ACCEPT=1 ./dev test tests/project/test_error_messages.py"
+HEAD = re.compile(r"(?P<severity>error|warning)\[(?P<code>[a-z0-9-]+)\]: (?P<summary>.*)")
+PLACE = re.compile(r"(?P<shown> +--> (?P<file>.+?):(?P<line>\d+):(?P<column>\d+))(?P<rest>.*)")
+REST = re.compile(r" to (?P<end_line>\d+):(?P<end_column>\d+)(?: of (?P<address>.+))?")
+HINT = " = hint: "
+
+
+def with_ends(text: str, records: list[dict[str, Any]]) -> str:
+    """The golden form of a text: its places with what the JSON adds."""
+    ends = (
+        f" to {r['end_line']}:{r['end_column']}" + (f" of {_escaped(r['address'])}" if r["address"] else "")
+        for r in records
     )
+    lines = (f"{line}{next(ends)}" if PLACE.fullmatch(line) else line for line in text.split("\n"))
+    return "\n".join(lines)
+
+
+def _escaped(address: str) -> str:
+    return json.dumps(address)[1:-1]
+
+
+def text_of(golden: str) -> str:
+    places = (PLACE.fullmatch(line) or line for line in golden.split("\n"))
+    return "\n".join(place if isinstance(place, str) else place["shown"] for place in places)
+
+
+def json_of(golden: str) -> dict[str, Any]:
+    records: list[dict[str, Any]] = []
+    for line in golden.split("\n"):
+        if head := HEAD.fullmatch(line):
+            records.append({**head.groupdict(), "hint": None, "address": None})
+        elif place := PLACE.fullmatch(line):
+            end = REST.fullmatch(place["rest"])
+            assert end, line
+            records[-1]["file"] = place["file"]
+            numbers = {**place.groupdict(), **end.groupdict()}
+            records[-1] |= {name: int(numbers[name]) for name in ("line", "column", "end_line", "end_column")}
+            records[-1]["address"] = json.loads(f'"{end["address"]}"') if end["address"] else None
+        elif HINT in line:
+            records[-1]["hint"] = line.partition(HINT)[2]
+    return {"valid": False, "diagnostics": records}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_message(case):
     found = findings(GOLDEN / case)
-    golden(GOLDEN / case / "error.txt", diagnostics_text(found, color=False))
-    golden(GOLDEN / case / "error.json", to_json(validate_json(False, found)))
+    text, data = diagnostics_text(found, color=False), validate_json(False, found)
+    path = GOLDEN / case / "error.txt"
+    if os.environ.get("FLEETFORM_ACCEPT"):
+        path.write_text(with_ends(text, data["diagnostics"]), encoding="utf-8")
+    golden = path.read_text(encoding="utf-8") if path.exists() else ""
+    assert (text, data) == (text_of(golden), json_of(golden)), (
+        "if it is meant: FLEETFORM_ACCEPT=1 ./dev test tests/project/test_error_messages.py"
+    )
     if case != "ten-at-once":
         code = case.partition("--")[0]
         assert {code} <= {d.code for d in found} <= {code, *ALSO.get(code, ())}
@@ -90,7 +133,7 @@ SECRETS = ("hunter2", "AKIA")
 def test_no_secret_is_shown(case):
     """Neither in what is found nor in the source line that would be shown under it."""
     source = "".join(path.read_bytes().decode(errors="replace") for path in GOLDEN.glob(f"{case}/*.yaml"))
-    said = "".join((GOLDEN / case / name).read_text() for name in ("error.txt", "error.json"))
-    assert not any(secret in said for secret in SECRETS)
+    messages = (GOLDEN / case / "error.txt").read_text()
+    assert not any(secret in messages for secret in SECRETS)
     if case.startswith(("bad-credential", "bad-state-url")):
         assert any(secret in source for secret in SECRETS)
