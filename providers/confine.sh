@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2034  # what its functions set is for the scripts that follow
 # Limits a rank to its CPUs and its memory by the kernel's control groups, if this user may make them. Every process in
 # a rank's groups is known to be the rank's, whatever it does to its environment or session. Functions only; they
 # precede the runner and the probe. Needs coreutils and sed, and systemd-run where systemd runs.
@@ -117,8 +118,9 @@ group1() {
 }
 # able: whether hard limits can be set here. It tries, since rights and controllers differ in too many ways.
 able() {
-  # shellcheck disable=SC2016,SC2046  # another shell's variables; words
+  # shellcheck disable=SC2046  # words
   set -- $(apart "fleetform-probe.$$")
+  # shellcheck disable=SC2016  # another shell's variables
   if [ $# -gt 0 ] && mounted cgroup2 && "$@" sh -c '
     cd "$1$(sed -n s/^0:://p /proc/self/cgroup)" && mkdir own && echo $$ >own/cgroup.procs &&
       echo "+cpuset +memory" >cgroup.subtree_control

@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2154  # image, pulled, name, needed, outside: by what precedes it
 # Runs a rank's script in a container of podman or docker. This is the host's side, a part of what the runner
 # launches; `gpus.sh`, `gate.sh` and these precede it, and calls of its functions follow:
 #   image, pulled, name   the image, its name for a pull, and the name of the container
@@ -70,7 +71,7 @@ choose() {
   never no-runtime "the host has neither podman nor docker that $(id -un) can use$faults"
 }
 limited() { # WORD: whether the runtime can set such limits
-  case " $(echo "$limits" | tr -c a-z ' ') " in *" $1 "*) return 0 ;; *) return 1 ;; esac
+  case " $(echo "$limits" | tr -c '[:lower:]' ' ') " in *" $1 "*) return 0 ;; *) return 1 ;; esac
 }
 # Sets `found`, the name of the image on this host.
 fetch() {
@@ -104,6 +105,7 @@ made_for() {
 {{end}}{{range .Config.Cmd}}{{printf "x%x" .}}
 {{end}}' "$found" </dev/null) || never no-start "$found cannot be looked into: see above"
   for word in $words; do
+    # shellcheck disable=SC2059  # the format is the octal numbers of one word's bytes
     text=$(printf "$(echo "${word#x}" | sed 's/../ 0x&/g' | xargs -r printf '\\%03o')_")
     own="$own '$(printf %s "${text%_}" | sed "s/'/'\\\\''/g")'"
   done

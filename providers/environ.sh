@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2034  # what its functions set is for the scripts that follow
 # The environment of running processes, for `exec.sh` and `inside.sh`. Functions only. They also run in images without
 # GNU's tools: busybox is enough.
 age() { # PID: sets born, its start time; empty if there is no such process

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # The gate behind which a rank of a gang waits until all ranks can begin. It is a pipe in the attempt's folder, made
 # before there is a task. The process that removes it, with the attempt's lock held, decides. Functions only; a part
 # of what the runner launches.

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # The GPUs of a rank: which numbers they have on this host now. What is recorded of a GPU is its UUID, for numbers change
 # with the cards in a machine; what programs get is a number, for many read integers. Functions only; a part of what
 # the runner launches.

@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2154  # found: by sought (environ.sh)
 # `exec.sh` runs this in the container of a rank, as one more process with its limits and mounts. `environ.sh` precedes
 # it.
 #
@@ -9,6 +10,6 @@ if [ $# -eq 0 ]; then
 fi
 all() { for p in /proc/[0-9]*; do [ "${p#/proc/}" = $$ ] || echo "${p#/proc/}"; done; }
 sought all
-cd "${where:-$folder}" 2>/dev/null || cd "$folder"
+cd "${where:-$folder}" 2>/dev/null || cd "$folder" || :
 eval "$found" # from here on every name may be the rank's
 exec "$@"

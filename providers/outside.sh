@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Stays with an attempt whose task runs in a container, as long as the container: what the runner cannot do by signals.
 #   term     TERM to all its processes
 #   alive    whether it runs; an ended one is removed

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Lets the programs of a gang's ranks reach each other: by an sshd of each rank's own, on a port of its own, for its
 # siblings only. It is a process of the rank: it has its limits and mounts, and ends with it. It changes nobody's
 # `authorized_keys`, host keys or sshd. Functions only; a part of what the runner launches. These precede it:

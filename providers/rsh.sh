@@ -14,9 +14,10 @@ host=${1-}
 command -v ssh >/dev/null || { echo "fleetform: no ssh is here, by which other ranks are reached" >&2 && exit 255; }
 while read -r address port user _; do
   [ "$address" = "$host" ] || [ "$(echo "$address" | tr : -)" = "$host" ] || continue
+  # shellcheck disable=SC2093  # the loop ends here
   exec ssh -F /dev/null -i "$p/key" -o IdentitiesOnly=yes -o IdentityAgent=none -o BatchMode=yes \
     -o StrictHostKeyChecking=yes -o UserKnownHostsFile="$p/known" -o GlobalKnownHostsFile=/dev/null \
-    -o ConnectTimeout=30 -o ServerAliveInterval=30 -o LogLevel=ERROR -p "$port" -l "$user" "$address" -- "$@"
+    -o ConnectTimeout=30 -o ServerAliveInterval=30 -o LogLevel=ERROR -p "$port" -l "$user" "$address" -- "$@" </dev/null
 done <"$p/all"
 echo "fleetform: $host is no address of the host file, or has no sshd (openssh-server)" >&2
 exit 255

@@ -151,6 +151,7 @@ FLEETFORM_RUN=$d
 "*) ;; *) false ;; esac
 }
 part() { # an ended attempt has no keys, and nobody begins in its folder
+  shared='' own=''
   if get peers/shared shared own; then
     [ "$(readlink "$shared")" != "$own" ] || rm -f "$shared"
     rmdir "${shared%/*}" 2>/dev/null
@@ -375,6 +376,7 @@ unused() {
       percent=${sampled##* }
       case $percent in *[!0-9]*) percent='' ;; esac
       if [ -p "$d/gate" ] || [ -z "$percent" ] || [ "$percent" -ge "$1" ]; then eval "used_$i=$now"; fi
+      since=''
       eval "since=\$used_$i"
       if [ $((now - since)) -ge "$longest" ]; then end unused "$grace" && return; fi
       [ -z "$percent" ] || used=$used${used:+,}$(printf %s "${sampled% *}" | sed 's/ -$//' | tr ' ' :)=$percent

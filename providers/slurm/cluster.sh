@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # The requests to a login node of Slurm, each in one round trip. `epoch.sh` precedes this file.
 #
 #   look DIR                                    Slurm's own answers, then the content of DIR, between marks

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # What Slurm runs on the nodes. In the file in the shared folder, `confine.sh` precedes this part, and `runner.sh`
 # follows it.
 #

@@ -1,4 +1,5 @@
 #!/bin/sh
+# shellcheck disable=SC2154  # usual, wrong and was: by find_root and is_copy (root.sh)
 # Whose node a host is. In the script that is put on hosts, this part follows `confine.sh`, `root.sh` and `epoch.sh`, and
 # `runner.sh` follows it.
 #
@@ -231,13 +232,13 @@ case $verb in
   ;;
 @release)
   running "$2" "$3"
-  # shellcheck disable=SC2086  # words
+  # shellcheck disable=SC2086,SC2116  # words, with one space between them
   [ -z "$busy" ] || refuse running "$(echo $busy)"
   held "$2"
   [ "$held" != "$3" ] || rm -f "$2/claim" || refuse unwritable "$2/claim"
   for confined in "$2/$3"/ranks/*/confined; do # of lost attempts
-    # shellcheck disable=SC2154,SC2086  # folders without spaces
-    { read -r how groups <"$confined" && emptied $groups; } 2>/dev/null || :
+    # shellcheck disable=SC2086  # folders without spaces
+    { read -r _ groups <"$confined" && emptied $groups; } 2>/dev/null || :
   done
   if [ -d "$2/$3" ]; then erase "$2/$3"; fi
   for old in "$2"/bin/*.sh; do [ "$old" = "$0" ] || rm -f "$old"; done # no rank runs that could need them

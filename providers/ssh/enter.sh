@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2154  # root: by find_root (root.sh)
 # Prints this user's state folder, the usable CPUs, and whether the runner is there, whole. For a node, whose CPUs
 # are known, it runs the runner instead, which lists all attempts on the node.
 # Arguments: the folder, or nothing for the usual one; the script's name; its SHA-256; the node's id, or nothing.

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Precedes scripts that change one owner's things on a host. $FLEETFORM_EPOCH is the number of the writer, and
 # $FLEETFORM_OWNER the owner. FOLDER/.epoch.OWNER keeps the highest number that came, and a lower one is refused with
 # the code stale. runner.sh keeps such a number for each node.

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Puts the files of a task on a host, once for all its ranks there, and into the folder of one attempt.
 #
 #   put FOLDER ID DIGEST BYTES SHA256   takes the archive from stdin

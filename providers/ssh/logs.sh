@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Prints the size of the logs of attempts, and the seconds since the last write.
 # Arguments: the folder of all attempts; their ids.
 cd "$1" 2>/dev/null || cd /

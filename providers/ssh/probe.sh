@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2154  # root, usual, old, wrong: by find_root (root.sh)
 # What a host has, and whether it is fit: one round trip, one line `name=value` each. Writes one small file into
 # the state folder, and takes it away again; likewise an empty control group. It follows `root.sh` and `confine.sh`.
 # Arguments: the state folder, or nothing for the usual one; the id of the node that the host should be, or nothing.
@@ -140,7 +141,7 @@ fi
 asked=index,uuid,name,memory.total,memory.used
 if command -v nvidia-smi >/dev/null 2>&1; then
   for fields in $asked,mig.mode.current $asked; do
-    said=$(timeout -k 1 10 nvidia-smi --query-gpu=$fields --format=csv,noheader,nounits 2>&1)
+    said=$(timeout -k 1 10 nvidia-smi "--query-gpu=$fields" --format=csv,noheader,nounits 2>&1)
     code=$?
     case $said in *'not a valid field'*) ;; *) break ;; esac
   done
@@ -148,11 +149,11 @@ if command -v nvidia-smi >/dev/null 2>&1; then
   *Enabled*) # without their list, the GPUs in MIG mode would seem to be gone
     listed=$(timeout -k 1 10 nvidia-smi -L 2>/dev/null)
     second=$?
-    [ $code != 0 ] || code=$second
+    [ "$code" != 0 ] || code=$second
     printf '%s\n' "$listed" | sed 's/^/instance=/'
     ;;
   esac
-  say nvidia_code $code
+  say nvidia_code "$code"
   printf '%s\n' "$said" | sed 's/^/nvidia=/'
 elif command -v rocm-smi >/dev/null 2>&1; then
   said=$(timeout -k 1 10 rocm-smi --showproductname --showmeminfo vram --showuniqueid --csv 2>&1)

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Puts a script into the state folder. It gets its name when it is whole: half a script must never run.
 # Arguments: the folder, the script's name, its bytes, its SHA-256; `own` for a folder of this host alone. The script
 # comes on stdin. It follows `root.sh`.

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Tries an address from here: a connection to each port and a ping, side by side. A port that refuses shows that the
 # address can be reached, as an open one.
 # Arguments: the address; the seconds of a try; the ports.
@@ -41,6 +42,7 @@ for port in waiting.values(): print("try=%s silent" % port)
 
 # By bash, one port.
 by_bash() {
+  # shellcheck disable=SC2016  # the inner shell's arguments
   said=$(timeout "$limit" bash -c 'true >"/dev/tcp/$0/$1"' "$address" "$1" 2>&1)
   code=$?
   case $code:$said in

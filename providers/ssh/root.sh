@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2034  # what its functions set is for the scripts that follow
 # Finds this user's state folder. It precedes the scripts that need it.
 #
 # `find_root GIVEN` sets root and wrong, which is empty or says why root cannot be used; also usual, the folder for a

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # A visit of a node's host in one round trip: `root.sh`, and `probe.sh`, `enter.sh` and `volume.sh` as functions, precede this. A line
 # with the mark and the exit code follows the output of each; if one refuses, the others still answer. The output of
 # each is sent at once: each line by itself would be a packet.

@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2154  # root: by find_root (root.sh)
 # Volumes on a host's disk. Each has a folder below FOLDER/volumes, outside of all nodes, since it outlives them:
 #
 #   KEY/volume   the volume: the key, then the caller's text; it comes last and whole

@@ -29,7 +29,7 @@ from declarative.model.schema import fields_of
 from declarative.model.schema.marks import ignored_of
 from declarative.model.spec import DOCUMENTS
 from declarative.model.spec.values import Gpu
-from tests.project.test_error_messages import golden
+from tests.support.golden import golden
 
 DSTACK = Path(__file__).parent / "dstack"
 GOLDEN = Path(__file__).parents[1] / "golden" / "import"

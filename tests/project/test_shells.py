@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 
 from declarative.provider import Launch
 from providers.rank_scripts import prepared
+from providers.slurm import login
+from providers.ssh import scripts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHELLS = [[shell, *more] for shell, *more in (["dash"], ["busybox", "sh"]) if shutil.which(shell)]
@@ -96,6 +99,31 @@ GOING_ON = (
 def test_it_is_known_by_its_form() -> None:
     assert [line for line in ENDING if not [*ending(line)]] == []
     assert [line for line in GOING_ON if [*ending(line)]] == []
+
+
+JOINED = {
+    "the runner on hosts": scripts.bundle().decode(),
+    "a visit of a host": scripts.visit().decode(),
+    "the login node of Slurm": login.script(),
+    "the nodes of Slurm": login.bundle()[1].decode(),
+    **{name: scripts.text(name) for name in ("enter.sh", "put.sh", "probe.sh", "volume.sh")},
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_what_is_joined_sets_each_variable_that_it_uses(name: str) -> None:
+    """`./dev lint` checks each part by itself, where the variables of the others are unknown."""
+    if not (shellcheck := shutil.which("shellcheck") or shutil.which("shellcheck", path=sys.prefix + "/bin")):
+        pytest.skip("no shellcheck is installed here")
+    text = re.sub("^# shellcheck .*\n", "", JOINED[name], flags=re.MULTILINE)
+    done = subprocess.run(
+        [shellcheck, "--norc", "--shell=sh", "--include=SC2154", "--format=gcc", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=" ".join)

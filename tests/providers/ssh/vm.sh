@@ -12,15 +12,18 @@ folder=$PWD root=$PWD/root
 packages=systemd-sysv,dbus,libpam-systemd,openssh-server,iproute2,procps,kmod
 debootstrap --variant=minbase --include="$packages" "$suite" "$root" "${MIRROR:-http://deb.debian.org/debian}"
 cp /etc/resolv.conf "$root/etc/"
+# shellcheck disable=SC2016  # the inner shell's variable
 chroot "$root" sh -ceu '
   kernel=$(apt-cache depends linux-image-cloud-amd64 | sed -n "s/.*Depends: \(linux-image-[^ ]*\).*/\1/p")
   cd /tmp && apt-get download "$kernel" && dpkg -x linux-image-*.deb /tmp/kernel
 '
 mv "$root"/tmp/kernel/boot/vmlinuz-* kernel
-version=$(ls "$root"/tmp/kernel/*/modules "$root"/tmp/kernel/usr/lib/modules 2>/dev/null | grep '^[0-9]' | head -n 1)
+for modules in "$root"/tmp/kernel/lib/modules/[0-9]* "$root"/tmp/kernel/usr/lib/modules/[0-9]*; do
+  [ ! -d "$modules" ] || version=${modules##*/}
+done
 mkdir -p "$root/lib/modules/$version"
-find "$root/tmp/kernel" -name failover.ko\* -o -name net_failover.ko\* -o -name virtio\*.ko\* |
-  xargs cp -t "$root/lib/modules/$version"
+find "$root/tmp/kernel" \( -name failover.ko\* -o -name net_failover.ko\* -o -name virtio\*.ko\* \) \
+  -exec cp -t "$root/lib/modules/$version" {} +
 chroot "$root" depmod "$version"
 rm -rf "$root"/tmp/* "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/doc "$root"/usr/share/locale
 
@@ -31,7 +34,8 @@ cp "$root/etc/ssh/ssh_host_ed25519_key.pub" host_key.pub
 chroot "$root" useradd -m -s /bin/bash -u 1500 worker
 chroot "$root" useradd -m -s /bin/bash -u 1501 visitor
 for home in root home/worker home/visitor; do
-  mkdir -p -m 700 "$root/$home/.ssh"
+  mkdir -p "$root/$home/.ssh"
+  chmod 700 "$root/$home/.ssh"
   cp login.pub "$root/$home/.ssh/authorized_keys"
   chown -R --reference="$root/$home" "$root/$home/.ssh"
 done

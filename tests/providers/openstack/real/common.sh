@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034  # for the scripts that read this in
 # What install.sh, up.sh and down.sh have in common.
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # All that they make stands here (about 1 GB).

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Writes the configuration of each service to $C. Sourced by up.sh, which sets what is used here.
 
 db() { echo "mysql+pymysql://root@localhost/$1?unix_socket=$RUN/mysql.sock&charset=utf8"; }

@@ -94,7 +94,7 @@ END
     "$BIN/neutron-db-manage" --config-file "$C/neutron.conf" stamp heads
   ) >"$RUN/logs/migrations.nova" 2>&1 & two=$!
   for job in $one $two; do
-    wait $job || { echo "a migration failed: see $RUN/logs/migrations*"; exit 1; }
+    wait "$job" || { echo "a migration failed: see $RUN/logs/migrations*"; exit 1; }
   done
   keystone() { "$BIN/keystone-manage" --config-file "$C/keystone.conf" "$@" 2>>"$RUN/logs/keystone-manage.log"; }
   keystone fernet_setup --keystone-user root --keystone-group root
