@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from declarative.apply.backend_client import BackendClient, Learn, never
+from declarative.apply.backend_client import BackendClient, Learn, stay_refused
 from declarative.apply.bundles import Bundles
 from declarative.apply.outages import Outages
 from declarative.model.inputs import AttachmentInputs, NodeInputs, ReservationInputs, VolumeInputs
@@ -157,7 +157,7 @@ class Backends:
         shared: bool = False,
         fence: Fence = reads_only,
         changing: Fence | None = None,
-        learn: Learn = never,
+        learn: Learn = stay_refused,
         limits: Mapping[str, float | None] | None = None,
         hard: bool = False,
         policy: OperatorPolicy | None = None,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declarative.apply.backend_client import as_recorded, kept, to_make
+from declarative.apply.backend_client import as_recorded, names_at_backend, with_our_outputs
 from declarative.apply.backends import Backends, host_of
 from declarative.apply.parallel import side_by_side
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
@@ -88,7 +88,7 @@ def asked_as(state: State, intent: Intent) -> tuple[Address, dict[str, Any] | No
     if have is not None and intent.op != "create":
         return made_as(have), None
     held = {a: state.records[a] for a in intent.needs if a in state.records}
-    known = to_make(intent.address, intent.inputs, intent.token, held)
+    known = names_at_backend(intent.address, intent.inputs, intent.token, held)
     return (Address.parse(known["address"]) if known else intent.address), known
 
 
@@ -127,7 +127,7 @@ def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resoluti
         address=intent.address,
         backend=intent.backend,
         inputs=inputs,
-        outputs={**kept(thing.outputs, same), **({MADE_AS: known} if known else {})},
+        outputs={**with_our_outputs(thing.outputs, same), **({MADE_AS: known} if known else {})},
         needs=same.needs if same else intent.needs,
         generation=intent.generation,
     )
