@@ -29,7 +29,7 @@ from declarative.retry import PATIENCE, Policy
 
 FILES = ("known_hosts", "ssh_config", "identity_file")
 """Options of backends, and fields of hosts, that name files of ssh's."""
-MAY = "a policy may allow it: docs/security.md"
+POLICY_HINT = "a policy may allow it: docs/security.md"
 _HARMLESS = frozenset(
     re.findall(
         r"\w+",
@@ -43,10 +43,11 @@ _HARMLESS = frozenset(
 )
 """What ssh's configuration may say without running a command, loading a library, reading other files as
 configuration, sending variables, or lending the user's agent."""
-_MOST = 1 << 20
+_MOST_READ = 1 << 20
+"""Bytes of an `ssh_config` that are read."""
 
 
-def check(
+def check_policy(
     config: Config, policy: OperatorPolicy, hosts: Iterable[Mapping[str, Any]], *, offline: bool = False
 ) -> None:
     """`PermanentError` for the first thing that a backend, or one of `hosts`, may not have.
@@ -54,25 +55,23 @@ def check(
     Offline any variables may be named: their values are neither read nor sent.
     """
     if why := policy.refused_driver(config.driver):
-        raise _refused(why, "driver", MAY)
+        raise _refused(why, "driver", POLICY_HINT)
     if config.endpoint and (why := policy.refused_endpoint(str(config.endpoint))):
-        raise _refused(why, "endpoint", f"write `https://…`; or {MAY} (`endpoints`)")
+        raise _refused(why, "endpoint", f"write `https://…`; or {POLICY_HINT} (`endpoints`)")
     for key, variable in () if offline else config.credentials.items():
         if why := policy.refused_variable(config.driver, variable):
-            hint = f"if it is meant for that: `--allow-variable {variable}`; or {MAY} (`credentials`)"
+            hint = f"if it is meant for that: `--allow-variable {variable}`; or {POLICY_HINT} (`credentials`)"
             raise _refused(f"backend {config.backend}: {why}", f"credentials.{key}", hint)
-    _check_files(config, policy, hosts)
-
-
-def _check_files(config: Config, policy: OperatorPolicy, hosts: Iterable[Mapping[str, Any]]) -> None:
+    folders = (config.project_dir, *(Path(p).expanduser() for p in ("~/.ssh", *policy.paths)))
+    allowed = [os.path.realpath(folder) for folder in folders]
     for name, text in dict.fromkeys(_files(config.options, hosts)):  # hosts mostly name the same few
         path = Path(os.path.realpath(config.project_dir.absolute() / Path(text).expanduser()))
-        if not _is_allowed(path, config.project_dir, policy):
+        if not any(path.is_relative_to(folder) for folder in allowed):
             # In the summary as well: for a host that is left out of a plan only the summary is shown.
             why = (
                 f"`{name}` is neither in the project nor in ~/.ssh: {text} (`--allow-path {text}` allows it)"
             )
-            raise _refused(why, name, f"if it is meant, allow it; or {MAY} (`paths`)")
+            raise _refused(why, name, f"if it is meant, allow it; or {POLICY_HINT} (`paths`)")
         if name == "ssh_config" and not policy.allow_commands:
             _check_config(path, config.project_dir)
 
@@ -83,17 +82,12 @@ def _refused(summary: str, about: str, hint: str) -> PermanentError:
 
 def _files(options: Mapping[str, Any], hosts: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     """(field, file) of a backend's options, and of hosts and those on the way to them."""
-    left: list[Any] = [options, *hosts]
-    while left:
-        fields = left.pop()
+    pending: list[Any] = [options, *hosts]
+    while pending:
+        fields = pending.pop()
         if isinstance(fields, Mapping):
             yield from ((n, fields[n]) for n in FILES if isinstance(fields.get(n), str) and fields[n])
-            left += (fields.get("proxy_jump"), fields.get("login"))
-
-
-def _is_allowed(path: Path, project: Path, policy: OperatorPolicy) -> bool:
-    places = (project, Path("~/.ssh").expanduser(), *(Path(p).expanduser() for p in policy.paths))
-    return any(path.is_relative_to(os.path.realpath(place)) for place in places)
+            pending += (fields.get("proxy_jump"), fields.get("login"))
 
 
 def _check_config(path: Path, project: Path) -> None:
@@ -105,7 +99,7 @@ def _check_config(path: Path, project: Path) -> None:
         return  # it is the user's own, or the operator's
     try:
         with path.open("rb") as file:
-            text = file.read(_MOST).decode(errors="replace")
+            text = file.read(_MOST_READ).decode(errors="replace")
     except OSError:
         return  # whoever needs it says so
     for number, line in enumerate(re.split(r"\r\n|[\n\r\f\v\x1c-\x1e\x85\u2028\u2029]", text), 1):
@@ -131,12 +125,12 @@ def _does_more(line: str) -> bool:
 
 T = TypeVar("T")
 BRIEF = Policy(deadline=5.0, longest=2.0)
-"""The patience of a loop, which has another one: it asks again later, beside its rounds."""
+"""The patience of a loop: it asks again later, beside its rounds."""
 ONCE = Policy(deadline=0.0)
 """The patience with a backend that is not needed."""
 HOST_REST = 60.0
 LOOKS = 20
-"""So often at least a node is asked within the time after which it is given up (`unreachable_duration`)."""
+"""A node is asked at least so many times before it is given up (`unreachable_duration`)."""
 Hosts = Mapping[str, Mapping[str, Any]]
 """The `host` of nodes, by name."""
 
@@ -167,10 +161,10 @@ class Backends:
         ranks.
 
         `ways` is node's present name → how its host is declared to be reached, which replaces the recorded
-        way. `project` and `shared`: see `Config`. `changing` and `learn`: see `Renamed`. `limits` is fleet →
-        seconds after which silent nodes are given up, None for never. `hard`: some task has `isolation:
-        hard`. `policy` is what the operator allows; without one all is allowed. `outages` are the backends
-        and hosts that a loop leaves alone.
+        way. `project` and `shared`: see `Config`. `changing` is the fence of calls that change something;
+        `learn`: see `Learn`. `limits` is fleet → seconds after which silent nodes are given up, None for
+        never. `hard`: some task has `isolation: hard`. `policy` is what the operator allows; without one all
+        is allowed. `outages` are the backends and hosts that a loop leaves alone.
         """
         self.declared = declared
         self._policy = policy
@@ -192,8 +186,8 @@ class Backends:
         self._shared = shared
         self.project = project
         self.files = Bundles(project_dir, files or {})
-        self._made: dict[str, BackendClient] = {}
-        self._turn = threading.Lock()
+        self._clients: dict[str, BackendClient] = {}
+        self._lock = threading.Lock()
 
     def names(self) -> tuple[str, ...]:
         """The declared backends, and `local`."""
@@ -208,10 +202,10 @@ class Backends:
         """The provider of a backend; `PermanentError` if there is none, or if it is left alone."""
         name = name or LOCAL
         self.outages.check(name)
-        with self._turn:
-            if name not in self._made:
-                self._made[name] = self._make(name, self.hosts(name))
-            return self._made[name]
+        with self._lock:
+            if name not in self._clients:
+                self._clients[name] = self._make(name, self.hosts(name))
+            return self._clients[name]
 
     def read(
         self,
@@ -272,10 +266,10 @@ class Backends:
             raise PermanentError(PermanentKind.NOT_FOUND, f"backend {name} is not declared", hint=hint)
         if self._policy is not None:
             ways = () if backend.provider == LOCAL else self._ways.values()  # ssh's, of which it reads none
-            check(config, self._policy, (*hosts.values(), *ways), offline=offline)
+            check_policy(config, self._policy, (*hosts.values(), *ways), offline=offline)
         try:
-            found = load(backend.provider, config)
-            return BackendClient(found, self._ways, self._changing, self._learn, backend=name)
+            provider = load(backend.provider, config)
+            return BackendClient(provider, self._ways, self._changing, self._learn, backend=name)
         except UnknownProviderError as error:
             raise PermanentError(PermanentKind.NOT_FOUND, str(error), hint=error.hint) from None
 
@@ -288,11 +282,11 @@ def hosts_of(state: State, ways: Hosts) -> dict[str, dict[str, Mapping[str, Any]
     out: dict[str, dict[str, Mapping[str, Any]]] = {}
 
     def add(backend: str | None, known_as: str, name: str, host: Mapping[str, Any]) -> None:
-        found = reached_by(host, ways[name]) if name in ways else host
-        out.setdefault(backend or SSH, {})[known_as] = found
+        way = reached_by(host, ways[name]) if name in ways else host
+        out.setdefault(backend or SSH, {})[known_as] = way
 
-    pending = [(intent, intent.typed) for intent in state.intents if intent.inputs]
-    for intent, inputs in pending:
+    for intent in state.intents:
+        inputs = intent.typed if intent.inputs else None
         if isinstance(inputs, NodeInputs) and _is_host(inputs):
             add(intent.backend, intent.address.name, intent.address.name, inputs.host)
     for record in state.of("node"):
@@ -346,8 +340,8 @@ def host_of(state: State, record: Record) -> str:
         return made_as(record).name
     holder = state.get("reservation", record.address.name) if record.address.kind == "rank" else record
     place = holder.typed if holder else None
-    found = isinstance(place, ReservationInputs | AttachmentInputs) and state.get("node", place.node)
-    return made_as(found).name if found else ""
+    node = isinstance(place, ReservationInputs | AttachmentInputs) and state.get("node", place.node)
+    return made_as(node).name if node else ""
 
 
 def regions_of(state: State) -> dict[str, set[str]]:
@@ -358,7 +352,7 @@ def regions_of(state: State) -> dict[str, set[str]]:
     out: dict[str, set[str]] = {}
     things: list[Intent | Record] = [*state.intents, *state.records.values()]
     for thing in things:
-        found = thing.typed if thing.backend and thing.inputs else None
-        if thing.backend and isinstance(found, NodeInputs | VolumeInputs):
-            out.setdefault(thing.backend, set()).add(found.region)
+        inputs = thing.typed if thing.backend and thing.inputs else None
+        if thing.backend and isinstance(inputs, NodeInputs | VolumeInputs):
+            out.setdefault(thing.backend, set()).add(inputs.region)
     return out

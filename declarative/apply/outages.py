@@ -79,14 +79,14 @@ class Outages:
         self._clock = clock or time.time
         self._first = first
         self.remembers = clock is not None
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._down: dict[tuple[str, str], _Down] = {}
         self._took: dict[tuple[str, str], float] = {}
         self._read: set[tuple[str, str]] = set()
         self._returned = False
 
     def _use(self, backend: str, part: str) -> _Down | None:
-        with self._turn:
+        with self._lock:
             down = self._down.get((backend, part))
             if down:
                 down.used = True
@@ -103,7 +103,7 @@ class Outages:
 
     def list(self) -> tuple[Outage, ...]:
         """All that are left alone, single hosts included."""
-        with self._turn:
+        with self._lock:
             return tuple(down.outage for _, down in sorted(self._down.items()))
 
     def backends(self) -> tuple[Outage, ...]:
@@ -112,7 +112,7 @@ class Outages:
 
     def forget_unused(self) -> None:
         """Forget those that nobody wanted to read since the last time."""
-        with self._turn:
+        with self._lock:
             self._took = {k: t for k, t in self._took.items() if k in self._read or not k[1].startswith(HOST)}
             self._read.clear()
             self._down = {key: down for key, down in self._down.items() if down.used}
@@ -133,7 +133,7 @@ class Outages:
         `least` seconds, it is left alone for at most `longest`, and asked `once` each time that it is due.
         """
         key = backend, part
-        with self._turn:
+        with self._lock:
             self._read.add(key)
         self.check(*key)
         limit = max(least, self.patience(key))
@@ -157,21 +157,25 @@ class Outages:
         return max(AT_LEAST, TIMES_SLOWER * took)
 
     def read_host(
-        self, name: tuple[str, str], ask: Callable[[], T], seen: Callable[[T], Readiness], longest: float
+        self,
+        name: tuple[str, str],
+        ask: Callable[[], T],
+        readiness_of: Callable[[T], Readiness],
+        longest: float,
     ) -> T | Readiness:
-        """The answer of one host of a backend; `seen` reads the host's readiness from it. A silent host is
-        left alone, and keeps its last readiness.
+        """The answer of one host of a backend, which holds its readiness. A silent host is left alone, and
+        keeps its last readiness.
         """
         if not self.remembers:
             return ask()
 
-        def sure() -> T:
-            found = ask()
-            self._check_answers(seen(found))
-            return found
+        def ask_surely() -> T:
+            answer = ask()
+            self._check_answers(readiness_of(answer))
+            return answer
 
         try:
-            return self.read(name[0], sure, sure, part=HOST + name[1], longest=longest)
+            return self.read(name[0], ask_surely, ask_surely, part=HOST + name[1], longest=longest)
         except ProviderError:
             last = self.last_readiness(*name)
             if last is None:
@@ -179,17 +183,17 @@ class Outages:
             return last
 
     def leave_alone(
-        self, name: tuple[str, str], seen: Readiness, ask: Callable[[], Readiness], longest: float
+        self, name: tuple[str, str], readiness: Readiness, ask: Callable[[], Readiness], longest: float
     ) -> None:
         """Leave a node alone if its backend has reported that it does not answer."""
         if self.remembers:
             key = name[0], HOST + name[1]
-            self._failed(key, _SilentError(seen), lambda: self._check_answers(ask()), longest=longest)
+            self._failed(key, _SilentError(readiness), lambda: self._check_answers(ask()), longest=longest)
 
     @staticmethod
-    def _check_answers(seen: Readiness) -> None:
-        if seen.state is NodeState.UNREACHABLE:
-            raise _SilentError(seen)
+    def _check_answers(readiness: Readiness) -> None:
+        if readiness.state is NodeState.UNREACHABLE:
+            raise _SilentError(readiness)
 
     def last_readiness(self, backend: str, host: str) -> Readiness | None:
         """The last readiness of a host that is left alone; None if it is not left alone."""
@@ -208,7 +212,7 @@ class Outages:
     def ask_again(self) -> None:
         """Ask those that are due, and wait for none."""
         now = self._clock()
-        with self._turn:
+        with self._lock:
             due = {n: d for n, d in self._down.items() if not d.pending and d.outage.until <= now}
             for down in due.values():
                 down.pending = True
@@ -217,18 +221,18 @@ class Outages:
 
     def returned(self) -> bool:
         """Whether one has answered again since this was asked last."""
-        with self._turn:
-            found, self._returned = self._returned, False
-        return found
+        with self._lock:
+            returned, self._returned = self._returned, False
+        return returned
 
     def _submit(self, key: tuple[str, str], ask: Callable[[], T]) -> Future[T]:
         context, started = contextvars.copy_context(), time.monotonic()
 
         def run() -> T:
-            found = context.run(ask)
-            with self._turn:
+            answer = context.run(ask)
+            with self._lock:
                 self._took[key] = time.monotonic() - started
-            return found
+            return answer
 
         return start_calls({key[0]: ask}, lambda _: run())[key[0]]
 
@@ -239,13 +243,13 @@ class Outages:
 
         def done(future: Future[T]) -> None:
             error = future.exception()
-            with self._turn:
+            with self._lock:
                 if key not in self._down:
                     return
             if isinstance(error, TransientError):
                 self._failed(key, error, ask, longest=longest)
                 return
-            with self._turn:  # it answers, if only that it refuses: the next round hears what
+            with self._lock:  # it answers, if only that it refuses: the next round hears what
                 self._down.pop(key, None)
                 self._returned = True
 
@@ -261,7 +265,7 @@ class Outages:
         longest: float,
     ) -> None:
         now = self._clock()
-        with self._turn:
+        with self._lock:
             before = self._down.get(key)
             failures = before.failures + 1 if before else 1
             outage = Outage(
