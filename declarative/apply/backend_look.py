@@ -1,4 +1,4 @@
-"""Looking at one backend: its things, its nodes and ranks, and the results of calls that were cut short.
+"""Looking at all backends: their things, nodes and ranks, open intents, and offers for new nodes.
 
 This module records nothing. An empty answer is no evidence: a thing that a listing lacks is looked up once
 more before it counts as gone (`drift`), and the nodes of an unreadable backend are unknown.
@@ -62,7 +62,7 @@ takes a while and hides nothing of the others.
 
 
 @struct(slots=True)
-class BackendLook:
+class BackendFindings:
     """The results of looks at one backend, or several."""
 
     readiness: dict[str, Readiness] = field(default_factory=dict)
@@ -78,8 +78,8 @@ class BackendLook:
     images: dict[tuple[str, str], str] = field(default_factory=dict)
     risks: dict[str, Risk] = field(default_factory=dict)
 
-    def add(self, more: BackendLook) -> None:
-        """Add the result of another look."""
+    def add(self, more: BackendFindings) -> None:
+        """Add the results of another look."""
         self.readiness |= more.readiness
         self.ranks |= more.ranks
         self.compared.add(more.compared)
@@ -93,14 +93,10 @@ class BackendLook:
         self.images |= more.images
         self.risks |= more.risks
 
-    def note(self, visits: Mapping[str, Visit]) -> None:
-        """Note the visits of hosts."""
-        self.ready({node: visit.readiness for node, visit in visits.items()})
-
-    def ready(self, readiness: Mapping[str, Readiness]) -> None:
+    def note_readiness(self, readiness: Mapping[str, Readiness]) -> None:
         """Note the readiness of nodes, and what they risk."""
         self.readiness.update(readiness)
-        self.risks.update({node: seen.risk for node, seen in readiness.items() if seen.risk})
+        self.risks.update({node: answer.risk for node, answer in readiness.items() if answer.risk})
 
     def there(self, nodes: Iterable[Record]) -> list[Record]:
         """The records that are not gone."""
@@ -118,13 +114,13 @@ class BackendLook:
 
 @struct(slots=True)
 class Observation:
-    """The result of one look: the inventory for the planner, and what recovery has to write."""
+    """The result of a look: the inventory for the planner, and what recovery has to write."""
 
     inventory: Inventory
     resolutions: list[Resolution] = field(default_factory=list)
     orphans: list[Orphan] = field(default_factory=list)
     past: dict[str, dict[str, RankStatus | None]] = field(default_factory=dict)
-    """Node → attempt that was given up → what the node says of it now; None for one that it knows not of."""
+    """Node → attempt that was given up → its status on the node now; None if the node does not know it."""
 
 
 @named("look")
@@ -145,98 +141,86 @@ def look(
     the declared hosts: those that are not nodes yet are looked at together with the offers. `patience` is for
     backends that are slower than the others; see `prompt_answers`.
     """
-    found, hosts, answers = BackendLook(), tuple(hosts), Answers()
-    patience = min(patience, AT_LEAST) if backends.outages.remembers else patience
+    findings, hosts, reported_offers = BackendFindings(), tuple(hosts), Answers()
+    if backends.outages.remembers:
+        patience = min(patience, AT_LEAST)
     if not offline:
-        found = _asked(state, backends, hosts, answers, every=every, offers=offers, patience=patience)
-    for name in backends.names() if offers and offline else ():
-        ask_offers(name, backends, answers, offline=True)
-    silent = overdue_nodes(state, found.readiness, backends)
-    hold_given_up(state, found.past, found.strays)
-    known, left_out = (
-        _offered(state, backends, hosts, answers, found, patience=patience, offline=offline)
-        if offers
-        else ({}, [])
-    )
-    found.diagnostics += risk_notes(found.risks)
-    drift = (*found.compared.drift, *orphan_drift(found.compared.orphans, state))
+        names = {*(h.backend for h in hosts), *backends_of(state)}
+        names |= {*backends.names()} if offers or every else set()
+
+        def ask(name: str) -> BackendFindings:
+            one = _BackendLook(state, name, backends, patience).all(hosts, every=every, offers=offers)
+            if offers and name in backends.names():
+                ask_offers(name, backends, reported_offers)
+            return one
+
+        for one in ask_backends(sorted(names), ask).values():
+            findings.add(one)
+        findings.compared.orphans = each_once(findings.compared.orphans)
+        findings.diagnostics += resolution_notes(findings.resolutions)
+    elif offers:
+        for name in backends.names():
+            ask_offers(name, backends, reported_offers, offline=True)
+    silent = overdue_nodes(state, findings.readiness, backends)
+    hold_given_up(state, findings.past, findings.strays)
+    offers_by_backend, left_out = dict[str, tuple[Offer, ...]](), list[LeftOut]()
+    if offers:
+        offers_by_backend, left_out = _offers_and_hosts(
+            state, backends, hosts, reported_offers, findings, patience=patience, offline=offline
+        )
+    findings.diagnostics += risk_notes(findings.risks)
+    compared = findings.compared
+    drift = (*compared.drift, *orphan_drift(compared.orphans, state))
     inventory = Inventory(
-        readiness=found.readiness if not offline else state.readiness,
-        ranks=found.ranks,
-        gone=frozenset(found.compared.gone),
-        unsure=frozenset(found.compared.unsure),
+        readiness=findings.readiness if not offline else state.readiness,
+        ranks=findings.ranks,
+        gone=frozenset(compared.gone),
+        unsure=frozenset(compared.unsure),
         deleting=frozenset(intent.address for intent in state.intents if intent.op == "delete"),
-        ended=found.compared.ended,
-        altered=found.compared.altered,
+        ended=compared.ended,
+        altered=compared.altered,
         drift=tuple(sorted(drift, key=lambda d: (d.address, d.change, d.detail))),
-        recovered=found.recovered,
-        strays=found.strays,
+        recovered=findings.recovered,
+        strays=findings.strays,
         silent=silent,
-        offers=known,
-        existing=found.existing,
-        taken=found.taken,
+        offers=offers_by_backend,
+        existing=findings.existing,
+        taken=findings.taken,
         left_out=tuple(left_out),
-        images=found.images,
+        images=findings.images,
         own_gpus=own_gpus(backends) if gpus and not offline else None,
-        diagnostics=tuple(found.diagnostics),
+        diagnostics=tuple(findings.diagnostics),
     )
-    return Observation(inventory, found.resolutions, found.compared.orphans, found.past)
+    return Observation(inventory, findings.resolutions, compared.orphans, findings.past)
 
 
-def _asked(
-    state: State,
-    backends: Backends,
-    hosts: Sequence[Host],
-    answers: Answers,
-    *,
-    every: bool,
-    offers: bool,
-    patience: float,
-) -> BackendLook:
-    """Look at all backends that have to be looked at, and put their offers into `answers`."""
-    names = {*(backends.names() if offers or every else ()), *(h.backend for h in hosts), *backends_of(state)}
-
-    def ask(name: str) -> BackendLook:
-        seen = look_at(state, name, backends, hosts, every=every, offers=offers, patience=patience)
-        if offers and name in backends.names():
-            ask_offers(name, backends, answers)
-        return seen
-
-    found = BackendLook()
-    for seen in ask_backends(sorted(names), ask).values():
-        found.add(seen)
-    found.compared.orphans = each_once(found.compared.orphans)
-    found.diagnostics += resolution_notes(found.resolutions)
-    return found
-
-
-def _offered(
+def _offers_and_hosts(
     state: State,
     backends: Backends,
     hosts: Iterable[Host],
-    answers: Answers,
-    found: BackendLook,
+    reported_offers: Answers,
+    findings: BackendFindings,
     *,
     patience: float,
     offline: bool,
 ) -> tuple[dict[str, tuple[Offer, ...]], list[LeftOut]]:
-    """Backend → what nodes can be made of there, and the hosts that cannot be any."""
-    known, notes = known_offers(backends, backends.names(), answers)
-    found.diagnostics += notes
-    more, left_out, risks = host_offers(
+    """Backend → the offers and hosts that nodes can be made of, and the hosts that are not fit."""
+    by_backend, notes = known_offers(backends, backends.names(), reported_offers)
+    findings.diagnostics += notes
+    of_hosts, left_out, risks = host_offers(
         hosts,
         state,
         backends,
-        gone={*found.compared.gone, *found.compared.altered},
-        recovered=found.recovered.keys(),
-        reshaped=[name for name, readiness in found.readiness.items() if readiness.reshaped],
-        known=known,
+        gone={*findings.compared.gone, *findings.compared.altered},
+        recovered=findings.recovered.keys(),
+        reshaped=[name for name, readiness in findings.readiness.items() if readiness.reshaped],
+        known=by_backend,
         offline=offline,
         patience=patience,
     )
-    found.diagnostics += notes_on(left_out, offline=offline)
-    found.risks |= risks
-    return known | {name: (*known.get(name, ()), *of_hosts) for name, of_hosts in more.items()}, left_out
+    findings.diagnostics += notes_on(left_out, offline=offline)
+    findings.risks |= risks
+    return by_backend | {name: (*by_backend.get(name, ()), *of_hosts[name]) for name in of_hosts}, left_out
 
 
 def backends_of(state: State) -> set[str]:
@@ -245,184 +229,330 @@ def backends_of(state: State) -> set[str]:
     return made | {i.backend or LOCAL for i in state.intents}
 
 
-def look_at(
-    state: State,
-    name: str,
-    backends: Backends,
-    hosts: Iterable[Host],
-    *,
-    every: bool,
-    offers: bool,
-    patience: float,
-) -> BackendLook:
-    """Look at one backend: the nodes of its partitions, its listing, its nodes' readiness, its ranks, and its
-    open intents. If nodes may be wanted, a backend without records is searched as well for things of this
-    state: their records may have been forgotten or lost.
-    """
-    found = BackendLook()
-    found.existing, found.diagnostics = partition_nodes(
-        (h for h in hosts if h.backend == name), state, backends
-    )
-    found.readiness |= {s.host.name: s.readiness for each in found.existing.values() for s in each}
-    more = _may_have_more(state, name, backends)
-    if name in backends_of(state) or (every and more):
-        _look_at_all(state, name, backends, found, patience)
-        if offers and not found.diagnostics:
-            _look_for_images(state, name, backends, found)
-    elif offers and more:
-        # One that cannot be read is no matter as long as nothing is wanted of it. Only a loop asks twice: it
-        # would leave it alone.
-        with suppress(ProviderError):
-            things = backends.read(name, _things_alone)
-            _note_orphans(state, name, things, found)
-    return found
+class _BackendLook:
+    """A look at one backend."""
 
+    def __init__(self, state: State, name: str, backends: Backends, patience: float) -> None:
+        self._state = state
+        self._name = name
+        self._backends = backends
+        self._patience = patience
+        self._nodes = [r for r in state.of("node") if (r.backend or LOCAL) == name]
 
-def _may_have_more(state: State, name: str, backends: Backends) -> bool:
-    """Whether this state may have made something there that is not recorded."""
-    declared = name in backends.names() and backends.driver(name) not in EXISTING
-    return declared and state.lineage is not None
+    def all(self, hosts: Iterable[Host], *, every: bool, offers: bool) -> BackendFindings:
+        """The nodes of its partitions, its things, the readiness of its nodes, its ranks and its open
+        intents.
 
+        If nodes may be wanted, a backend without records is searched as well for things of this state: their
+        records may have been forgotten or lost.
+        """
+        name, backends = self._name, self._backends
+        findings = BackendFindings()
+        findings.existing, findings.diagnostics = partition_nodes(
+            (h for h in hosts if h.backend == name), self._state, backends
+        )
+        findings.readiness |= {n.host.name: n.readiness for ns in findings.existing.values() for n in ns}
+        declared = name in backends.names() and backends.driver(name) not in EXISTING
+        may_have_things = declared and self._state.lineage is not None
+        if name in backends_of(self._state) or (every and may_have_things):
+            try:
+                backends.get(name)
+                if backends.hosts(name):
+                    self._look_at_hosts(findings)
+                else:
+                    self._look_at_machines(findings)
+            except ProviderError as error:
+                self._note_unreadable(error, self._nodes, findings)
+            if offers and not findings.diagnostics:
+                self._look_for_images(findings)
+        elif offers and may_have_things:
 
-def _look_at_all(state: State, name: str, backends: Backends, found: BackendLook, patience: float) -> None:
-    """Look at one backend that has records, or may have things."""
-    nodes = [r for r in state.of("node") if (r.backend or LOCAL) == name]
-    try:
-        backends.get(name)
-        if backends.hosts(name):
-            _look_at_hosts(state, name, nodes, backends, found, patience)
-        else:
-            _look_at_machines(state, name, nodes, backends, found)
-    except ProviderError as error:
-        _note_unreadable(name, error, nodes, found)
+            def things_alone(client: BackendClient, patience: Policy) -> Sequence[Thing]:
+                # It need not be readable as long as nothing is wanted of it. Only a loop asks twice: it would
+                # leave the backend alone.
+                return call(client.inventory, policy=ONCE if patience is PATIENCE else patience)
 
+            with suppress(ProviderError):
+                self._note_orphans(backends.read(name, things_alone), findings)
+        return findings
 
-def _look_for_images(state: State, name: str, backends: Backends, found: BackendLook) -> None:
-    """Which image the nodes of a backend would start from if they were made anew. A cloud that does not
-    answer this is asked again by the next look; one without the image gets a warning.
-    """
-    started: dict[str, set[str]] = {}
-    for record in state.of("node"):
-        if record.backend == name and record.node.instance_id is None and record.outputs.get(IMAGE):
-            started.setdefault(record.node.region, set()).add(str(record.outputs[IMAGE]))
-
-    def ask(provider: BackendClient, patience: Policy) -> dict[str, str | None]:
-        return {
-            region: call(partial(provider.starts_from, region, known), policy=patience)
-            for region, known in sorted(started.items())
-        }
-
-    try:
-        images = backends.read(name, ask, part=IMAGE) if started else {}
-        found.images.update({(name, region): made for region, made in images.items() if made})
-    except PermanentError as error:
-        if error.kind in (PermanentKind.NOT_FOUND, PermanentKind.INVALID):
-            summary = f"backend {name} would refuse to make its nodes anew: {error.summary}"
-            found.diagnostics.append(
-                Diagnostic(
-                    code="backend-refuses",
-                    summary=summary,
-                    hint=error.hint,
-                    address=f"backend/{name}",
-                    severity=Severity.WARNING,
-                )
-            )
-    except ProviderError:
-        return
-
-
-def _things_alone(provider: BackendClient, patience: Policy) -> Sequence[Thing]:
-    return call(provider.inventory, policy=ONCE if patience is PATIENCE else patience)
-
-
-def _note_unreadable(name: str, error: ProviderError, nodes: Iterable[Record], found: BackendLook) -> None:
-    found.diagnostics.append(unreadable(name, error))
-    unknown = Readiness(state=NodeState.UNKNOWN, reason=error.summary)
-    found.readiness.update({n.address.name: unknown for n in nodes})
-
-
-def _look_at_machines(
-    state: State, name: str, nodes: Sequence[Record], backends: Backends, found: BackendLook
-) -> None:
-    """A backend that is asked as a whole. What its nodes say of themselves and of their ranks holds, whether
-    they were listed or not.
-    """
-
-    def things(provider: BackendClient, patience: Policy) -> BackendLook:
-        seen = BackendLook()
-        listed = call(provider.inventory, policy=patience)
-        _compare(state, name, listed, lambda _: provider, seen, recall=provider)
-        _resolve(state, name, lambda _: provider, seen)
-        return seen
-
-    try:
-        found.add(backends.read(name, things))
-    except ProviderError as error:
-        _note_unreadable(name, error, nodes, found)
-        if backends.outages.is_down(name):
+    def _look_for_images(self, findings: BackendFindings) -> None:
+        """Find the images that nodes would start from if they were made anew. A cloud that does not answer
+        this is asked again by the next look; one without the image gets a warning.
+        """
+        started: dict[str, set[str]] = {}
+        for record in self._nodes:
+            if record.backend and record.node.instance_id is None and record.outputs.get(IMAGE):
+                started.setdefault(record.node.region, set()).add(str(record.outputs[IMAGE]))
+        if not started:
             return
-    nodes = [*found.there(nodes), *found.fresh(name)]
-    if not nodes:
-        return
-    ask = partial(_ask_nodes, state, name, backends, nodes, dict(found.readiness))
-    try:
-        found.add(backends.read(name, ask, part=NODES, least=NODES_LEAST))
-    except ProviderError as error:
-        _note_unreadable(name, error, nodes, found)
+
+        def ask(client: BackendClient, patience: Policy) -> dict[str, str | None]:
+            return {
+                region: call(partial(client.starts_from, region, known), policy=patience)
+                for region, known in sorted(started.items())
+            }
+
+        try:
+            images = self._backends.read(self._name, ask, part=IMAGE)
+            findings.images.update({(self._name, region): image for region, image in images.items() if image})
+        except PermanentError as error:
+            if error.kind in (PermanentKind.NOT_FOUND, PermanentKind.INVALID):
+                summary = f"backend {self._name} would refuse to make its nodes anew: {error.summary}"
+                findings.diagnostics.append(
+                    Diagnostic(
+                        code="backend-refuses",
+                        summary=summary,
+                        hint=error.hint,
+                        address=f"backend/{self._name}",
+                        severity=Severity.WARNING,
+                    )
+                )
+        except ProviderError:
+            return
+
+    def _note_unreadable(
+        self, error: ProviderError, nodes: Iterable[Record], findings: BackendFindings
+    ) -> None:
+        findings.diagnostics.append(unreadable(self._name, error))
+        unknown = Readiness(state=NodeState.UNKNOWN, reason=error.summary)
+        findings.readiness.update({n.address.name: unknown for n in nodes})
+
+    # ------------------------------------------------------------------------ clouds, and this machine
+
+    def _look_at_machines(self, findings: BackendFindings) -> None:
+        """Ask the backend as a whole for its things, then its nodes. What these report of themselves and of
+        their ranks holds, whether they were listed or not.
+        """
+
+        def list_things(client: BackendClient, patience: Policy) -> BackendFindings:
+            listing = BackendFindings()
+            things = call(client.inventory, policy=patience)
+            self._compare(things, lambda _: client, listing, recall=client)
+            self._read_intents_back(lambda _: client, listing)
+            return listing
+
+        try:
+            findings.add(self._backends.read(self._name, list_things))
+        except ProviderError as error:
+            self._note_unreadable(error, self._nodes, findings)
+            if self._backends.outages.is_down(self._name):
+                return
+        nodes = [*findings.there(self._nodes), *findings.fresh(self._name)]
+        if not nodes:
+            return
+        ask = partial(self._ask_nodes, nodes, dict(findings.readiness))
+        try:
+            findings.add(self._backends.read(self._name, ask, part=NODES, least=NODES_LEAST))
+        except ProviderError as error:
+            self._note_unreadable(error, nodes, findings)
+
+    def _ask_nodes(
+        self,
+        nodes: Sequence[Record],
+        known: Mapping[str, Readiness],
+        client: BackendClient,
+        patience: Policy,
+    ) -> BackendFindings:
+        """The nodes' reports about themselves and their ranks. A loop leaves silent nodes alone."""
+        name, outages = self._name, self._backends.outages
+        findings = BackendFindings(readiness=dict(known))
+        resting = {
+            n.address.name: readiness
+            for n in nodes
+            if (readiness := outages.last_readiness(name, machine_name(n)))
+        }
+        asked = [n for n in nodes if n.address.name not in resting]
+        findings.readiness |= resting
+        try:
+            findings.note_readiness(call(lambda: client.readiness(asked), policy=patience) if asked else {})
+            findings.taken |= call(lambda: client.taken(nodes), policy=patience)
+        except ProviderError as error:
+            if outages.remembers and isinstance(error, TransientError):
+                raise
+            findings.diagnostics.append(unreadable(name, error))
+        if self._backends.only_plans:
+            _go_by_the_record(self._state, name, findings)
+        for node in asked:
+            readiness = findings.readiness.get(node.address.name)
+            if readiness and readiness.state is NodeState.UNREACHABLE and not readiness.down:
+                ask = partial(_readiness_of, client, node)
+                rest = self._backends.host_rest(node.node.fleet)
+                outages.leave_alone((name, machine_name(node)), readiness, ask, rest)
+        answering = findings.answering(nodes, (NodeState.UNREACHABLE,))
+        if self._backends.only_plans:
+            answering = [node for node in answering if not findings.readiness[node.address.name].no_key]
+        self._ask_ranks(client, answering, findings, patience=patience)
+        return findings
+
+    # ------------------------------------------------------------------------ existing hosts
+
+    def _look_at_hosts(self, findings: BackendFindings) -> None:
+        """Ask each host for all at once. A silent host hides nothing of the others."""
+        state, name, backends = self._state, self._name, self._backends
+        client = backends.get(name)
+        recorded = state.readiness if self._patience < PATIENT else {}
+        visits = visited(name, self._nodes, backends, self._patience, recorded)
+        findings.note_readiness({node: visit.readiness for node, visit in visits.items()})
+        by_host = {made_as(r).name: visits[r.address.name] for r in self._nodes}
+        things, unlisted = self._things_on_hosts(by_host, findings)
+
+        def at(record: Record) -> Provider:
+            host = host_of(state, record)
+            return backends.on(name, host) if host in backends.hosts(name) else client
+
+        self._compare(things, at, findings, unlisted=unlisted)
+        self._read_intents_back(at, findings, unlisted=unlisted)
+        fresh = [r for r in findings.fresh(name) if r.address.name not in visits]
+        fresh_visits = visited(name, fresh, backends, self._patience, {})
+        findings.note_readiness({node: visit.readiness for node, visit in fresh_visits.items()})
+        every_visit = visits | fresh_visits
+        reported = {n: v.attempts for n, v in every_visit.items() if v.attempts is not None}
+        asked = findings.answering([*findings.there(self._nodes), *fresh], SILENT)
+        self._ask_ranks(client, asked, findings, reported=reported)
+
+    def _things_on_hosts(
+        self, recorded: Mapping[str, Visit], findings: BackendFindings
+    ) -> tuple[list[Thing], frozenset[str]]:
+        """The things on the hosts, and the hosts that could not be listed.
+
+        `recorded` are the visits of recorded nodes, by the names under which these were made.
+        """
+        silent = {n for n, visit in recorded.items() if visit.readiness.state in SILENT}
+        reported = {n: visit.things for n, visit in recorded.items() if visit.things is not None}
+        things, faults, slow = listed(self._backends, self._name, {*silent, *reported}, self._patience)
+        things += [thing for n, its_things in reported.items() if n not in silent for thing in its_things]
+        # A recorded node's readiness says why it cannot be listed. A node with only an intent has no
+        # readiness.
+        findings.diagnostics += [
+            unreadable(self._name, e) for n, e in sorted(faults.items()) if n not in recorded
+        ]
+        return things, frozenset({*silent, *faults, *slow})
+
+    # ------------------------------------------------------------------------ records, intents, ranks
+
+    def _compare(
+        self,
+        things: Sequence[Thing],
+        at: Callable[[Record], Provider],
+        findings: BackendFindings,
+        *,
+        unlisted: Collection[str] = (),
+        recall: BackendClient | None = None,
+    ) -> None:
+        """Compare the records with the listing. Records on `unlisted` hosts are left as they are.
+
+        `at` gives the provider to ask for a thing. For a thing on a host that is this host: others may be
+        silent.
+        """
+        state, pending = self._state, {i.address for i in self._state.intents}
+        records = [
+            r
+            for r in state.records.values()
+            if (r.backend or LOCAL) == self._name and r.address.kind in MADE and r.address not in pending
+            if not (unlisted and host_of(state, r) in unlisted)
+        ]
+        compare(state, records, things, at, findings.compared, recall=recall)
+        self._note_orphans(things, findings)
+
+    def _note_orphans(self, things: Iterable[Thing], findings: BackendFindings) -> None:
+        """Note listed things that have no record and no open intent.
+
+        Things of another backend are left out: several backends may use one account and list the same things.
+        """
+        state = self._state
+        made = [r for r in state.records.values() if r.address.kind in MADE]
+        known = {(made_as(r), record_token(state, r)) for r in made}
+        known |= {(asked_as(state, i)[0], i.token) for i in state.intents}
+        ours = {(r.address.kind, str(r.outputs.get("id"))) for r in made if r.outputs.get("id")}
+        lost = orphans(self._name, things, known)
+        findings.compared.orphans += [o for o in lost if (o.thing.address.kind, o.id) not in ours]
+
+    def _read_intents_back(
+        self, at: Callable[[Record], Provider], findings: BackendFindings, *, unlisted: Collection[str] = ()
+    ) -> None:
+        """Read back every open intent of this backend: made, changed, gone, or never happened.
+
+        Those on hosts that are `unlisted` stay open.
+        """
+        state = self._state
+        for intent in state.intents:
+            if (intent.backend or LOCAL) != self._name or host_of_intent(state, intent) in unlisted:
+                continue
+            resolution = resolved(state, intent, at(about(state, intent)))
+            findings.resolutions.append(resolution)
+            if resolution.record:
+                findings.recovered[intent.address] = resolution.record
+            if resolution.gone:
+                findings.compared.gone.add(intent.address)
+            if resolution.status:
+                findings.ranks[intent.address.name] = resolution.status
+
+    def _ask_ranks(
+        self,
+        client: BackendClient,
+        nodes: Sequence[Record],
+        findings: BackendFindings,
+        *,
+        reported: Mapping[str, Mapping[str, RankStatus]] | None = None,
+        patience: Policy = PATIENCE,
+    ) -> None:
+        """Ask for the ranks on nodes. A running rank without a record is an orphan, and holds its blocks. A
+        silent node gets no work.
+        """
+        holding = {r.reservation.node for r in self._state.of("reservation")}
+
+        def stray(node: Record, attempt: str) -> None:
+            rank, blocks = blocks_of(node, attempt)
+            strays = findings.strays.setdefault(node.address.name, {})
+            strays.update(dict.fromkeys(blocks, f"rank/{rank}{ORPHAN}"))
+            thing = Thing(
+                address=Address("rank", rank),
+                token=attempt,
+                inputs={},
+                outputs={"id": attempt},
+                known=False,
+            )
+            findings.compared.orphans.append(
+                Orphan(backend=self._name, thing=thing, node=node.address.name, blocks=tuple(blocks))
+            )
+
+        def past(node: Record, attempt: str, status: RankStatus | None) -> None:
+            findings.past.setdefault(node.address.name, {})[attempt] = status
+
+        def answers(node: Record) -> bool:
+            readiness = findings.readiness.get(node.address.name)
+            return node.address.name in holding or (readiness is not None and readiness.state in ANSWERING)
+
+        asked = [n for n in nodes if answers(n)]
+        with suppress(ProviderError):  # then they are asked as the others are
+            reported = {**{node: {} for node in client.unused(asked)}, **(reported or {})}
+        findings.ranks.update(
+            poll(self._state, client, asked, stray, past, reported=reported, patience=patience)
+        )
 
 
-def _ask_nodes(
-    state: State,
-    name: str,
-    backends: Backends,
-    nodes: Sequence[Record],
-    known: Mapping[str, Readiness],
-    provider: BackendClient,
-    patience: Policy,
-) -> BackendLook:
-    """The nodes' reports about themselves and their ranks. A loop leaves silent nodes alone."""
-    found = BackendLook(readiness=dict(known))
-    resting = {
-        n.address.name: seen
-        for n in nodes
-        if (seen := backends.outages.last_readiness(name, machine_name(n)))
-    }
-    asked = [n for n in nodes if n.address.name not in resting]
-    found.readiness |= resting
-    try:
-        found.ready(call(lambda: provider.readiness(asked), policy=patience) if asked else {})
-        found.taken |= call(lambda: provider.taken(nodes), policy=patience)
-    except ProviderError as error:
-        if backends.outages.remembers and isinstance(error, TransientError):
-            raise
-        found.diagnostics.append(unreadable(name, error))
-    if backends.only_plans:
-        _go_by_the_record(state, name, found)
-    _leave_alone(name, asked, found.readiness, provider, backends)
-    there = found.answering(nodes, (NodeState.UNREACHABLE,))
-    if backends.only_plans:
-        there = [node for node in there if not found.readiness[node.address.name].no_key]
-    _ask_ranks(state, name, provider, there, found, patience=patience)
-    return found
+def _readiness_of(client: BackendClient, node: Record) -> Readiness:
+    return client.readiness([node])[node.address.name]
 
 
-def _go_by_the_record(state: State, name: str, found: BackendLook) -> None:
+def _go_by_the_record(state: State, name: str, findings: BackendFindings) -> None:
     """Nodes that this command has no key for are as they were last seen by one that had it. A node that was
     starting then counts as ready: its backend says that it runs.
     """
-    unseen = {node: seen for node, seen in found.readiness.items() if seen.no_key}
-    for node, seen in unseen.items():
+    unseen = {node: readiness for node, readiness in findings.readiness.items() if readiness.no_key}
+    for node, readiness in unseen.items():
         last = state.readiness.get(node)
         known = last is not None and last.state not in (*BOOTING, NodeState.UNKNOWN)
-        found.readiness[node] = replace(
-            seen,
+        findings.readiness[node] = replace(
+            readiness,
             state=last.state if last and known else NodeState.READY,
             reason=last.reason if last and known else None,
         )
     if unseen:
         nodes = and_more((f"node/{node}" for node in sorted(unseen, key=natural)), MOST_NAMED)
         why = next(iter(unseen.values())).reason
-        found.diagnostics.append(
+        findings.diagnostics.append(
             Diagnostic(
                 code="no-node-key",
                 summary=f"{nodes}: not looked at, and taken for what is recorded: {why}",
@@ -431,167 +561,3 @@ def _go_by_the_record(state: State, name: str, found: BackendLook) -> None:
                 severity=Severity.WARNING,
             )
         )
-
-
-def _leave_alone(
-    name: str,
-    nodes: Iterable[Record],
-    readiness: Mapping[str, Readiness],
-    provider: BackendClient,
-    backends: Backends,
-) -> None:
-    """Leave nodes that do not answer us alone for a while."""
-    for node in nodes:
-        seen = readiness.get(node.address.name)
-        if seen and seen.state is NodeState.UNREACHABLE and not seen.down:
-            ask = partial(_readiness_of, provider, node)
-            rest = backends.host_rest(node.node.fleet)
-            backends.outages.leave_alone((name, machine_name(node)), seen, ask, rest)
-
-
-def _readiness_of(provider: BackendClient, node: Record) -> Readiness:
-    return provider.readiness([node])[node.address.name]
-
-
-def _things_on_hosts(
-    name: str, backends: Backends, recorded: Mapping[str, Visit], found: BackendLook, patience: float
-) -> tuple[list[Thing], frozenset[str]]:
-    """The things on the hosts of a backend, and the hosts that could not be listed.
-
-    `recorded` are the visits of its nodes, by the names under which they were made.
-    """
-    silent = {n for n, visit in recorded.items() if visit.readiness.state in SILENT}
-    reported = {n: visit.things for n, visit in recorded.items() if visit.things is not None}
-    things, faults, slow = listed(backends, name, {*silent, *reported}, patience)
-    things += [thing for node, found_there in reported.items() if node not in silent for thing in found_there]
-    # A recorded node's readiness says why it cannot be listed. A node with only an intent has no readiness.
-    found.diagnostics += [unreadable(name, e) for n, e in sorted(faults.items()) if n not in recorded]
-    return things, frozenset({*silent, *faults, *slow})
-
-
-def _look_at_hosts(
-    state: State, name: str, nodes: Sequence[Record], backends: Backends, found: BackendLook, patience: float
-) -> None:
-    """A backend of hosts: each is asked for all at once; those that are silent hide nothing of the others."""
-    provider = backends.get(name)
-    recorded = state.readiness if patience < PATIENT else {}
-    visits = visited(name, nodes, backends, patience, recorded)
-    found.note(visits)
-    seen = {made_as(r).name: visits[r.address.name] for r in nodes}
-    things, unlisted = _things_on_hosts(name, backends, seen, found, patience)
-
-    def at(record: Record) -> Provider:
-        host = host_of(state, record)
-        return backends.on(name, host) if host in backends.hosts(name) else provider
-
-    _compare(state, name, things, at, found, unlisted=unlisted)
-    _resolve(state, name, at, found, unlisted=unlisted)
-    fresh = [r for r in found.fresh(name) if r.address.name not in visits]
-    more = visited(name, fresh, backends, patience, {})
-    found.note(more)
-    reported = {n: v.attempts for n, v in (visits | more).items() if v.attempts is not None}
-    asked = found.answering([*found.there(nodes), *fresh], SILENT)
-    _ask_ranks(state, name, provider, asked, found, reported=reported)
-
-
-def _compare(
-    state: State,
-    name: str,
-    things: Sequence[Thing],
-    at: Callable[[Record], Provider],
-    found: BackendLook,
-    *,
-    unlisted: Collection[str] = (),
-    recall: BackendClient | None = None,
-) -> None:
-    """Compare the records with the listing. Records on `unlisted` hosts are left as they are.
-
-    `at` gives the provider to ask for a thing. For a thing on a host that is this host: others may be silent.
-    """
-    mine = [r for r in state.records.values() if (r.backend or LOCAL) == name and r.address.kind in MADE]
-    pending = {i.address for i in state.intents}
-    judged = [
-        r for r in mine if r.address not in pending and not (unlisted and host_of(state, r) in unlisted)
-    ]
-    compare(state, judged, things, at, found.compared, recall=recall)
-    _note_orphans(state, name, things, found)
-
-
-def _note_orphans(state: State, name: str, things: Iterable[Thing], found: BackendLook) -> None:
-    """Note listed things that have no record and no open intent.
-
-    Things of another backend are left out: several backends may use one account and list the same things.
-    """
-    made = [r for r in state.records.values() if r.address.kind in MADE]
-    known = {(made_as(r), record_token(state, r)) for r in made}
-    known |= {(asked_as(state, i)[0], i.token) for i in state.intents}
-    ours = {(r.address.kind, str(r.outputs.get("id"))) for r in made if r.outputs.get("id")}
-    lost = orphans(name, things, known)
-    found.compared.orphans += [o for o in lost if (o.thing.address.kind, o.id) not in ours]
-
-
-def _resolve(
-    state: State,
-    name: str,
-    at: Callable[[Record], Provider],
-    found: BackendLook,
-    *,
-    unlisted: Collection[str] = (),
-) -> None:
-    """Read back every open intent of this backend: made, changed, gone, or never happened.
-
-    Those on hosts that are `unlisted` stay open.
-    """
-    for intent in state.intents:
-        if (intent.backend or LOCAL) != name or host_of_intent(state, intent) in unlisted:
-            continue
-        resolution = resolved(state, intent, at(about(state, intent)))
-        found.resolutions.append(resolution)
-        if resolution.record:
-            found.recovered[intent.address] = resolution.record
-        if resolution.gone:
-            found.compared.gone.add(intent.address)
-        if resolution.status:
-            found.ranks[intent.address.name] = resolution.status
-
-
-def _ask_ranks(
-    state: State,
-    name: str,
-    provider: BackendClient,
-    nodes: Sequence[Record],
-    found: BackendLook,
-    *,
-    reported: Mapping[str, Mapping[str, RankStatus]] | None = None,
-    patience: Policy = PATIENCE,
-) -> None:
-    """Ask for the ranks on nodes. A running rank without a record is an orphan, and holds its blocks. A
-    silent node gets no work.
-    """
-    holding = {r.reservation.node for r in state.of("reservation")}
-
-    def stray(node: Record, attempt: str) -> None:
-        rank, held = blocks_of(node, attempt)
-        found.strays.setdefault(node.address.name, {}).update(dict.fromkeys(held, f"rank/{rank}{ORPHAN}"))
-        thing = Thing(
-            address=Address("rank", rank),
-            token=attempt,
-            inputs={},
-            outputs={"id": attempt},
-            known=False,
-        )
-        found.compared.orphans.append(
-            Orphan(backend=name, thing=thing, node=node.address.name, blocks=tuple(held))
-        )
-
-    def past(node: Record, attempt: str, status: RankStatus | None) -> None:
-        found.past.setdefault(node.address.name, {})[attempt] = status
-
-    def answers(node: Record) -> bool:
-        seen = found.readiness.get(node.address.name)
-        return node.address.name in holding or (seen is not None and seen.state in ANSWERING)
-
-    asked = [n for n in nodes if answers(n)]
-    with suppress(ProviderError):  # then they are asked as the others are
-        reported = {**{node: {} for node in provider.unused(asked)}, **(reported or {})}
-    found.ranks.update(poll(state, provider, asked, stray, past, reported=reported, patience=patience))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from declarative.apply.backend_look import BackendLook, _go_by_the_record
+from declarative.apply.backend_look import BackendFindings, _go_by_the_record
 from declarative.apply.unreachable import note_silences
 from declarative.cli.round_output import RoundOutput
 from declarative.model.diagnostic import Severity
@@ -232,14 +232,14 @@ def test_without_the_key_a_plan_takes_a_node_for_what_is_recorded(recorded):
         records={n.address: n for n in (node(0), node(1))}, readiness={"gpu-0": seen} if seen else {}
     )
     unseen = Readiness(state=NodeState.UNREACHABLE, reason="no key", no_key=True)
-    looked = BackendLook(readiness={"gpu-0": unseen, "gpu-1": READY})
+    looked = BackendFindings(readiness={"gpu-0": unseen, "gpu-1": READY})
     _go_by_the_record(nodes, "aws", looked)
     known = recorded not in (None, NodeState.UNKNOWN, *BOOTING)
     counts = (recorded, "so it was") if known else (NodeState.READY, None)
     assert counts == (looked.readiness["gpu-0"].state, looked.readiness["gpu-0"].reason)
     assert looked.readiness["gpu-1"] == READY
     sick = Readiness(state=NodeState.NOT_READY, reason="sick")
-    seen_all = BackendLook(readiness={"gpu-0": sick, "gpu-1": sick})
+    seen_all = BackendFindings(readiness={"gpu-0": sick, "gpu-1": sick})
     _go_by_the_record(nodes, "aws", seen_all)
     assert seen_all.readiness == {"gpu-0": sick, "gpu-1": sick}
     assert seen_all.diagnostics == []
