@@ -18,11 +18,11 @@ from declarative.apply.hosts import SILENT, host_offers, listed, notes_on, risk_
 from declarative.apply.offers import Answers, ask_offers, known_offers, own_gpus, partition_nodes, unreadable
 from declarative.apply.open_intents import (
     Resolution,
-    about,
-    asked_as,
     host_of_intent,
+    name_at_backend,
+    read_back,
     resolution_notes,
-    resolved,
+    subject_of,
 )
 from declarative.apply.outages import AT_LEAST, NODES
 from declarative.apply.parallel import PATIENT, ask_backends
@@ -463,7 +463,7 @@ class _BackendLook:
         state = self._state
         made = [r for r in state.records.values() if r.address.kind in MADE]
         known = {(made_as(r), record_token(state, r)) for r in made}
-        known |= {(asked_as(state, i)[0], i.token) for i in state.intents}
+        known |= {(name_at_backend(state, i)[0], i.token) for i in state.intents}
         ours = {(r.address.kind, str(r.outputs.get("id"))) for r in made if r.outputs.get("id")}
         lost = orphans(self._name, things, known)
         findings.compared.orphans += [o for o in lost if (o.thing.address.kind, o.id) not in ours]
@@ -479,7 +479,7 @@ class _BackendLook:
         for intent in state.intents:
             if (intent.backend or LOCAL) != self._name or host_of_intent(state, intent) in unlisted:
                 continue
-            resolution = resolved(state, intent, at(about(state, intent)))
+            resolution = read_back(state, intent, at(subject_of(state, intent)))
             findings.resolutions.append(resolution)
             if resolution.record:
                 findings.recovered[intent.address] = resolution.record

@@ -8,7 +8,7 @@ made a node, `run.complete` takes the create up, and it ends like any other: onc
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from declarative.model.state import (
 )
 from declarative.model.status import RankStatus
 from declarative.planner.types import Op, Plan
-from declarative.provider import Provider, ProviderError, Thing
+from declarative.provider import Provider, ProviderError
 from declarative.retry import PATIENCE, call
 from declarative.store.consistency import fault
 
@@ -65,10 +65,9 @@ def resolution_notes(resolutions: Iterable[Resolution]) -> list[Diagnostic]:
     outcomes: dict[str, list[str]] = {}
     for resolution in resolutions:
         intent = resolution.intent
+        outcome = "absent" if intent.op == "create" else "undone"
         if resolution.record or resolution.gone:
             outcome = "taken"
-        else:
-            outcome = "absent" if intent.op == "create" else "undone"
         outcomes.setdefault(outcome, []).append(f"{intent.op}:{intent.address}")
     return [
         Diagnostic(
@@ -82,17 +81,17 @@ def resolution_notes(resolutions: Iterable[Resolution]) -> list[Diagnostic]:
     ]
 
 
-def asked_as(state: State, intent: Intent) -> tuple[Address, dict[str, Any] | None]:
+def name_at_backend(state: State, intent: Intent) -> tuple[Address, dict[str, Any] | None]:
     """The address by which a backend knows the thing of an intent, and the names it is newly made with."""
-    have = state.records.get(intent.address)
-    if have is not None and intent.op != "create":
-        return made_as(have), None
-    held = {a: state.records[a] for a in intent.needs if a in state.records}
-    known = names_at_backend(intent.address, intent.inputs, intent.token, held)
-    return (Address.parse(known["address"]) if known else intent.address), known
+    record = state.records.get(intent.address)
+    if record is not None and intent.op != "create":
+        return made_as(record), None
+    needs = {a: state.records[a] for a in intent.needs if a in state.records}
+    names = names_at_backend(intent.address, intent.inputs, intent.token, needs)
+    return (Address.parse(names["address"]) if names else intent.address), names
 
 
-def about(state: State, intent: Intent) -> Record:
+def subject_of(state: State, intent: Intent) -> Record:
     """The subject of an intent, as far as it is known."""
     record = state.records.get(intent.address)
     return record or Record(address=intent.address, backend=intent.backend, inputs=intent.inputs)
@@ -101,18 +100,18 @@ def about(state: State, intent: Intent) -> Record:
 def host_of_intent(state: State, intent: Intent) -> str:
     """The host that an intent is about or on, by the name that its backend knows."""
     if intent.address.kind == "node":
-        return asked_as(state, intent)[0].name
-    return host_of(state, about(state, intent))
+        return name_at_backend(state, intent)[0].name
+    return host_of(state, subject_of(state, intent))
 
 
-def resolved(state: State, intent: Intent, provider: Provider) -> Resolution:
+def read_back(state: State, intent: Intent, provider: Provider) -> Resolution:
     """The result of an intent, read from its backend now."""
-    resolve = _resolve_rank if intent.address.kind == "rank" else _resolve_thing
-    return resolve(state, intent, provider)
+    read = _read_rank_back if intent.address.kind == "rank" else _read_thing_back
+    return read(state, intent, provider)
 
 
-def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resolution:
-    address, known = asked_as(state, intent)
+def _read_thing_back(state: State, intent: Intent, provider: Provider) -> Resolution:
+    address, names = name_at_backend(state, intent)
     thing = call(lambda: provider.find(address, intent.token), policy=PATIENCE)
     if intent.op == "delete":
         return Resolution(intent=intent, gone=thing is None)
@@ -120,33 +119,27 @@ def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resoluti
         return Resolution(intent=intent)
     have = state.records.get(intent.address)
     same = have if intent.op != "create" else None  # else it is another life of the address
-    inputs = _inputs_of(thing, intent, same, known)
+    if not thing.known and intent.op == "create":
+        inputs = dict(intent.inputs)  # what carries its token was made of them
+    else:
+        inputs = as_recorded(thing, same) if same else dict(thing.inputs)
+        inputs |= {key: intent.inputs[key] for key in (names["inputs"] if names else ())}
     if have and inputs != dict(intent.inputs):
         return Resolution(intent=intent)
     record = Record(
         address=intent.address,
         backend=intent.backend,
         inputs=inputs,
-        outputs={**with_our_outputs(thing.outputs, same), **({MADE_AS: known} if known else {})},
+        outputs={**with_our_outputs(thing.outputs, same), **({MADE_AS: names} if names else {})},
         needs=same.needs if same else intent.needs,
         generation=intent.generation,
     )
-    if fault(record):  # somebody has changed what is written on it: it is what its token was asked for with
+    if fault(record):  # somebody changed what is written on it: it is what its token was asked for with
         record = replace(record, inputs=intent.inputs)
     return Resolution(intent=intent, record=record)
 
 
-def _inputs_of(
-    thing: Thing, intent: Intent, same: Record | None, known: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """The inputs that a thing was made with, under its present names."""
-    if not thing.known and intent.op == "create":
-        return dict(intent.inputs)  # what carries its token was made of them
-    inputs = as_recorded(thing, same) if same else dict(thing.inputs)
-    return inputs | {key: intent.inputs[key] for key in (known["inputs"] if known else ())}
-
-
-def _resolve_rank(state: State, intent: Intent, provider: Provider) -> Resolution:
+def _read_rank_back(state: State, intent: Intent, provider: Provider) -> Resolution:
     node = state.node_of_rank(intent.address.name)
     if node is None or intent.op != "create":
         return Resolution(intent=intent)
@@ -166,11 +159,11 @@ def unwanted(plan: Plan, state: State) -> list[Intent]:
     return [
         intent
         for intent in state.intents
-        if is_node(intent) and intent.address not in planned and intent.address not in state.records
+        if makes_node(intent) and intent.address not in planned and intent.address not in state.records
     ]
 
 
-def is_node(intent: Intent) -> bool:
+def makes_node(intent: Intent) -> bool:
     """Whether it is about making a node: other things are made by one request."""
     return intent.op == "create" and intent.address.kind == "node"
 
@@ -178,14 +171,14 @@ def is_node(intent: Intent) -> bool:
 def clear(backends: Backends, intents: Sequence[Intent]) -> None:
     """Clear up after them, as far as their backends can be asked."""
 
-    def one(intent: Intent) -> None:
+    def clear_one(intent: Intent) -> None:
         with contextlib.suppress(ProviderError):  # it is tried again by the next command
-            found = backends.get(intent.backend or LOCAL)
-            call(lambda: found.clear(intent.address, intent.token, intent.inputs), policy=PATIENCE)
+            client = backends.get(intent.backend or LOCAL)
+            call(lambda: client.clear(intent.address, intent.token, intent.inputs), policy=PATIENCE)
 
-    side_by_side(intents, one)
+    side_by_side(intents, clear_one)
 
 
 def taken_up(resolutions: Iterable[Resolution]) -> dict[Address, str]:
     """The nodes that were found to be made, by the tokens of their creates."""
-    return {r.intent.address: r.intent.token for r in resolutions if r.record and is_node(r.intent)}
+    return {r.intent.address: r.intent.token for r in resolutions if r.record and makes_node(r.intent)}

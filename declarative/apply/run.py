@@ -15,7 +15,7 @@ from declarative.apply.execute import begins_at_once, execute
 from declarative.apply.failover import Failover, gone
 from declarative.apply.gate import Tools, is_held
 from declarative.apply.graph_walk import UNDONE, ActionResult, Outcome, code_of, walk
-from declarative.apply.open_intents import clear, is_node
+from declarative.apply.open_intents import clear, makes_node
 from declarative.apply.parallel import NODES_AT_ONCE, side_by_side
 from declarative.apply.retry_schedule import Lack, lacking, resized, starts_of
 from declarative.apply.settle import free, release_ended
@@ -87,7 +87,7 @@ def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:
             wanted = (action.backend, zone_asked(action.typed))
             moved = wanted != (intent.backend, zone_asked(intent.typed))
         if moved:
-            if is_node(intent) and intent.address not in state.records:
+            if makes_node(intent) and intent.address not in state.records:
                 clear(tools.backends, [intent])
             tools.writer.close_intent(intent, "not-done")
 

@@ -1,7 +1,7 @@
-"""Nodes that do not answer: asked once more before they are given up, and ended where a cloud can do that.
+"""Nodes that do not answer are asked once more before they are given up, and clouds end those that are.
 
-Ranks that count as lost with a host are stopped when the host comes back. `planner.health` decides what is
-given up.
+Ranks that count as lost with a host are stopped when the host comes back (`settle`). `planner.health` decides
+what is given up.
 """
 
 from __future__ import annotations
@@ -43,78 +43,77 @@ MOST_ASKED = 3
 
 
 def overdue_nodes(state: State, readiness: dict[str, Readiness], backends: Backends) -> dict[str, Silence]:
-    """The nodes that do not answer. Nodes whose time is over were asked twice, which updates `readiness`."""
-    found = _silences(state, readiness, backends)
-    due = [node for node in _due(state.of("node"), found) if _has_to_go(state, node)]
-    if not due:
-        return found
+    """The nodes that do not answer, of which those are given up whose time is over and that do not answer
+    when they are asked once more. That second answer replaces the first one in `readiness`.
+    """
 
-    def again(record: Record) -> Readiness | None:
-        if backends.outages.failed_twice(record.backend or LOCAL, machine_name(record)):
-            return readiness[record.address.name]
+    def given_up_of(nodes: Iterable[Record], silent: Mapping[str, Silence]) -> list[Record]:
+        return [r for r in nodes if (s := silent.get(r.address.name)) and s.given_up]
+
+    silent = _silences(state, readiness, backends)
+    # A host without ranks costs nothing, and may stay as it is.
+    nodes = given_up_of(state.of("node"), silent)
+    overdue = [r for r in nodes if not r.node.host or _live_ranks(state, r.address.name)]
+    if not overdue:
+        return silent
+
+    def ask_again(node: Record) -> Readiness | None:
+        if backends.outages.failed_twice(node.backend or LOCAL, machine_name(node)):
+            return readiness[node.address.name]
         with suppress(ProviderError):
-            provider = backends.get(record.backend)
-            return call(lambda: provider.readiness([record]), policy=PATIENCE).get(record.address.name)
+            client = backends.get(node.backend)
+            return call(lambda: client.readiness([node]), policy=PATIENCE).get(node.address.name)
         return None
 
-    for record, seen in zip(due, side_by_side(due, again), strict=True):
-        readiness[record.address.name] = seen or Readiness(state=NodeState.UNKNOWN)
-    found = _silences(state, readiness, backends)
-    hosts = _due([r for r in due if r.node.host], found)
-    reached = side_by_side(hosts, lambda r: _reached(r, state, readiness, backends))
-    for record, kept in zip(hosts, reached, strict=True):
+    for node, answer in zip(overdue, side_by_side(overdue, ask_again), strict=True):
+        readiness[node.address.name] = answer or Readiness(state=NodeState.UNKNOWN)
+    silent = _silences(state, readiness, backends)
+    hosts = given_up_of((r for r in overdue if r.node.host), silent)
+    reasons = side_by_side(hosts, lambda host: _why_kept(host, state, readiness, backends))
+    for host, kept in zip(hosts, reasons, strict=True):
         if kept:
-            silence = found[record.address.name]
-            found[record.address.name] = replace(silence, given_up=False, kept=kept)
-    return found
-
-
-def _due(nodes: Iterable[Record], silent: Mapping[str, Silence]) -> list[Record]:
-    """The nodes whose time is over."""
-    return [r for r in nodes if (s := silent.get(r.address.name)) and s.given_up]
-
-
-def _has_to_go(state: State, node: Record) -> bool:
-    """Whether a node has to be given up. A host without ranks costs nothing, and may stay as it is."""
-    return not node.node.host or bool(_live(state, node.address.name))
+            silence = silent[host.address.name]
+            silent[host.address.name] = replace(silence, given_up=False, kept=kept)
+    return silent
 
 
 def _silences(state: State, readiness: Mapping[str, Readiness], backends: Backends) -> dict[str, Silence]:
-    times = (seen.observed_at for seen in readiness.values())
+    times = (answer.observed_at for answer in readiness.values())
     now = max((time for time in times if time is not None), default=0.0)
     return silences(state, readiness, backends.limits, now)
 
 
-def _reached(
-    record: Record, state: State, readiness: Mapping[str, Readiness], backends: Backends
+def _why_kept(
+    host: Record, state: State, readiness: Mapping[str, Readiness], backends: Backends
 ) -> str | None:
     """Why a host is not given up: another host of its fleet reaches it, or that cannot be told.
 
     A neighbour that reaches it keeps its ranks alive (see `runner.sh`), so they would run twice.
     """
-    address, others = str(record.outputs.get("address") or ""), []
-    for other in state.of("node"):
-        seen = readiness.get(other.address.name)
-        if other.node.fleet == record.node.fleet and seen and seen.state is NodeState.READY:
-            others.append(other)
-    for other in others[:MOST_ASKED]:
+    address, neighbours = str(host.outputs.get("address") or ""), []
+    for node in state.of("node"):
+        answer = readiness.get(node.address.name)
+        if node.node.fleet == host.node.fleet and answer and answer.state is NodeState.READY:
+            neighbours.append(node)
+    for neighbour in neighbours[:MOST_ASKED]:
         with suppress(ProviderError):
-            if backends.get(other.backend).reaches(other, address):
+            if backends.get(neighbour.backend).reaches(neighbour, address):
                 continue
-            return f"{other.address} reaches it at {address}, so that its ranks may go on"
+            return f"{neighbour.address} reaches it at {address}, so that its ranks may go on"
     return None
 
 
-def _live(state: State, node: str) -> list[Record]:
+def _live_ranks(state: State, node: str) -> list[Record]:
     """The ranks on a node that have not ended."""
-    found = (state.get("rank", r.address.name) for r in state.of("reservation") if r.reservation.node == node)
-    return [r for r in found if r and not state.has_ended(r.address.name)]
+    places = (r for r in state.of("reservation") if r.reservation.node == node)
+    ranks = (state.get("rank", place.address.name) for place in places)
+    return [rank for rank in ranks if rank and not state.has_ended(rank.address.name)]
 
 
-def _starts(state: State, node: str) -> list[Intent]:
+def _open_starts(state: State, node: str) -> list[Intent]:
     """Open starts of ranks on a node: it is not known whether they ran."""
-    asked = (i for i in state.intents if i.op == "create" and i.address.kind == "rank")
-    places = ((i, state.node_of_rank(i.address.name)) for i in asked)
+    starts = (i for i in state.intents if i.op == "create" and i.address.kind == "rank")
+    places = ((i, state.node_of_rank(i.address.name)) for i in starts)
     return [i for i, place in places if place and place.address.name == node]
 
 
@@ -122,14 +121,14 @@ def _starts(state: State, node: str) -> list[Intent]:
 
 
 def note_silences(writer: Writer, readiness: Mapping[str, Readiness], silent: Mapping[str, Silence]) -> None:
-    """When nodes stopped answering. A node whose backend cannot be read keeps what is recorded."""
+    """Write down when nodes stopped answering. A node whose backend cannot be read keeps what is recorded."""
     state = writer.state()
     notes: dict[Address, Mapping[str, object]] = {}
     for record in state.of("node"):
-        seen, silence = readiness.get(record.address.name), silent.get(record.address.name)
+        answer, silence = readiness.get(record.address.name), silent.get(record.address.name)
         since = silence.since if silence else None
         limit = {"seconds": silence.limit, "since": silence.counts_from} if silence else None
-        known = seen is not None and seen.state is not NodeState.UNKNOWN
+        known = answer is not None and answer.state is not NodeState.UNKNOWN
         if known and (silent_since(record), record.outputs.get(SILENT_LIMIT)) != (since, limit):
             of_cloud = since is None and not record.node.host and GIVEN_UP in record.outputs
             more = {GIVEN_UP: None} if of_cloud else {}
@@ -147,8 +146,8 @@ def give_up_hosts(writer: Writer, silent: Mapping[str, Silence]) -> None:
         record = state.get("node", name)
         if record is None or not record.node.host:
             continue
-        starts = _starts(state, name)
-        attempts = {*map(attempt_id, _live(state, name)), *map(attempt_of, starts)}
+        starts = _open_starts(state, name)
+        attempts = {*map(attempt_id, _live_ranks(state, name)), *map(attempt_of, starts)}
         if attempts - {*given_up(record)}:
             writer.note({record.address: {GIVEN_UP: sorted(attempts | {*given_up(record)})}})
         for intent in starts:
@@ -190,10 +189,10 @@ def end(
     writer.note({node.address: {GIVEN_UP: []}})  # if it is gone at the next look, that is why
     call(lambda: backends.get(node.backend).delete(node))
     state = writer.state()
-    live = _live(state, node.address.name)
+    live = _live_ranks(state, node.address.name)
     lost = {r.address.name: RankStatus(state=RankState.LOST, cause=cause) for r in live}
     writer.observe_ranks(lost)
-    for intent in _starts(state, node.address.name):
+    for intent in _open_starts(state, node.address.name):
         writer.close_intent(intent, "not-done")
     let_go(writer, {node.address}, state, now)
     return lost
@@ -201,24 +200,21 @@ def end(
 
 def let_go(writer: Writer, gone: Collection[Address], state: State, now: Callable[[], float]) -> None:
     """Release what needs a gone node: its attachments first, then its reservations."""
+
+    def remove_needs_of(rank: str) -> None:
+        if holder := state.get("rank", rank):
+            writer.set_needs(holder.address, ())
+
     gone = {*gone}
     holding = {r.address for r in state.of("reservation") if r.needs & gone}
     for record in state.of("attachment"):
         if record.needs & (gone | holding):
-            _release(writer, record, state)
+            remove_needs_of(record.attachment.rank)
             writer.forget(record.address, observed=True)
     for record in state.of("reservation"):
         if record.address in holding:
-            _release(writer, record, state)
+            remove_needs_of(record.address.name)
             writer.release(record.address, now(), observed=True)
-
-
-def _release(writer: Writer, record: Record, state: State) -> None:
-    """Remove the needs of the rank that holds `record`."""
-    rank = record.attachment.rank if record.address.kind == "attachment" else record.address.name
-    holder = state.get("rank", rank)
-    if holder:
-        writer.set_needs(holder.address, ())
 
 
 GIVEN_UP_HOLDER = " (given up)"
@@ -242,9 +238,8 @@ def hold_given_up(
         for attempt in given_up(node):
             status = statuses.get(attempt)
             if attempt not in statuses or (status is not None and not status.state.ended):
-                _, held = blocks_of(node, attempt)
-                blocks = dict.fromkeys(held, holder_of(attempt))
-                strays.setdefault(node.address.name, {}).update(blocks)
+                _, blocks = blocks_of(node, attempt)
+                strays.setdefault(node.address.name, {}).update(dict.fromkeys(blocks, holder_of(attempt)))
 
 
 def blocks_of(node: Record, attempt: str) -> tuple[str, Sequence[int]]:

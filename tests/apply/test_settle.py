@@ -14,7 +14,7 @@ import pytest
 from declarative.apply import settle as settling
 from declarative.apply.backend_look import Observation
 from declarative.apply.drift import Orphan
-from declarative.apply.open_intents import Resolution, resolved
+from declarative.apply.open_intents import Resolution, read_back
 from declarative.apply.settle import (
     LONGEST_CALL,
     VanishedError,
@@ -204,7 +204,7 @@ def test_a_start_may_come_as_long_as_its_blocks_are_held(writer: Writer, held: b
 def asked(state: State, intent: Intent, *things: Thing, **statuses: RankStatus) -> Resolution:
     cloud: Any = Cloud(*things)
     cloud.statuses = {name.replace("_", "-"): status for name, status in statuses.items()}
-    return resolved(state, intent, cloud)
+    return read_back(state, intent, cloud)
 
 
 def intent_of(op: str, address: Address, inputs: Mapping[str, Any], **more: Any) -> Intent:
