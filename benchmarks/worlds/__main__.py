@@ -1,23 +1,33 @@
-"""How much dearer than the least possible plans are, on worlds that nobody has seen before.
+"""How good plans are, on worlds that nobody has seen before, beside an exact model of its own.
 
-    python -m benchmarks.worlds                          # 20 worlds of 30, 40 and 100 tasks each
-    python -m benchmarks.worlds --sizes 300,1000 --worlds 5
-    python -m benchmarks.worlds --sizes 40 --worlds 1 --seed 7 --show 1
+    python -m benchmarks.worlds                          # all families
+    python -m benchmarks.worlds --families lab --sizes 30,100 --worlds 10
+    python -m benchmarks.worlds --families mixed --sizes 40 --worlds 1 --seed 7 --show
+    python -m benchmarks.worlds --beside ../old          # CPU seconds beside another checkout, in turns
 
 Worlds are drawn anew in each run, from seeds that follow one which is printed: a planner cannot be tuned to
-them. `--seed` repeats a run. Each plan is checked by code of its own, and held against HiGHS's answers to two
-questions (`pip install highspy`):
+them. `--seed` repeats a run. Families are `mixed`, `training`, `lab` and `batch`, four cases that went wrong
+once (`place-01` and others) with variants, and the large worlds `volumes`, `priorities` and `plain`, of which
+only CPU seconds are measured. HiGHS answers the questions behind most columns (`pip install highspy`):
 
-cost      What do launches cost at least that hold the very tasks which the plan places? The gap is what the
-          plan costs above that, in per cent, of worlds in which something is launched. Where that was not
-          proved in time it is held against the bound, so that no gap is shown too small. What is bought
-          although nothing has to be counts as 100 %.
-refused   Does a refused task fit beside all tasks of equal or higher priority that were placed? Then the
-          refusal was needless. Tasks that are alike are looked at once, and of each world 20 kinds.
+gap       How much dearer is the plan than the least that launches cost which hold the same tasks? In per
+          cent, of worlds in which something is launched. Where the least was not proved in time, its bound
+          counts, so that no gap is shown too small. `reuse` tasks that ride on launches for others count as
+          absent.
+short     Worlds in which fewer blocks are seated than can be, at the highest priority where the two differ,
+          and how many blocks. `behind`: the same at a priority below that of a task that waits until others
+          have ended, for which room may have to be left. Up to 100 tasks.
+fitting   Refused tasks that fit the finished plan, and would leave room for those that wait.
+needless  Refused tasks that fit beside all placed tasks of equal or higher priority, of those looked at.
+never     Refusals that say `never-fits` although the task fits once all that runs has ended, or the reverse.
+claims    Tasks that wait, and whose last blocks go to new tasks of lower priority.
+moved     Ranks that run and do not stay where they are.
+bounds    Plans whose own bound is above what is enough.
+bytes     Plans that differ if the documents, nodes and ranks come in another order.
+wrong     Plans that break a rule, or that the model cannot explain.
 
-CPU seconds are those of the plan alone, its input built already. What the model calls the best is made a plan
-and checked as well. A plan that breaks a rule, that costs less than the least possible, or whose own bound is
-above that, ends the run with exit code 1.
+CPU seconds are those of the plan alone, its input built already. The exit code is 1 if anything but a small
+gap is not as it should be.
 """
 
 from __future__ import annotations
@@ -26,153 +36,103 @@ import argparse
 import secrets
 import statistics
 import sys
-import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 if not __package__:  # run as a folder, which then is first on the path instead of the repository
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from benchmarks.placement import solver
-from benchmarks.worlds.check import Words, faults
-from benchmarks.worlds.exact import Best, alike, fits, least_cost
-from benchmarks.worlds.generate import world
-from benchmarks.worlds.hints import faults_of_hints, hints
-from benchmarks.worlds.realise import realised
-from benchmarks.worlds.rules import NOW, Facts, World, facts_of
-from declarative.planner.make import make
-from declarative.render.data import plan_json
+from benchmarks.worlds import cases, speed
+from benchmarks.worlds.batch import batch
+from benchmarks.worlds.lab import lab
+from benchmarks.worlds.measure import Effort, Verdict, look, summary
+from benchmarks.worlds.mixed import world as mixed
+from benchmarks.worlds.training import training
+from benchmarks.worlds.worker import Worker
+from benchmarks.worlds.world import World
 
-KINDS = 20
-"""Kinds of refused tasks that are looked at in one world."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """What came of one world."""
-
-    world: World
-    plan: Words
-    best: Best
-    cost: float
-    cpu: float
-    wrong: list[str]
-    hints: int = 0
-    refused: dict[str, bool | None] = field(default_factory=dict)
-    """Refused task → whether it fits; None if that is not known. Only of those that were looked at."""
-
-    @property
-    def gap(self) -> float | None:
-        """How much dearer the plan is than the least possible; None if nothing is launched."""
-        least = min(self.cost, self.best.cost or self.cost) if self.best.proved else self.best.bound
-        if self.cost < CENT:
-            return None
-        return self.cost / least - 1 if least > CENT else 1.0
+SIZES = {
+    "mixed": (30, 100, 300),
+    "training": (30, 100, 300),
+    "lab": (30, 60, 100, 300),
+    "batch": (60, 200, 500),
+    **dict.fromkeys(cases.CASES, (0,)),
+    **{family: (size,) for family, (size, _) in speed.CASES.items()},
+}
+ROOT = Path(__file__).resolve().parents[2]
 
 
-CENT = 1e-6
+def draw(family: str, seed: int, size: int) -> World:
+    """The world of a seed."""
+    if family in cases.CASES:
+        return cases.case(family, seed)
+    if family in speed.CASES:
+        return speed.large(family, seed, size)
+    if family == "mixed":
+        return mixed(seed, size, broad=True)
+    return {"training": training, "lab": lab, "batch": batch}[family](seed, size)
 
-
-def look(case: World, seconds: float, *, with_hints: bool = False) -> Found:
-    """Plan one world, check the plan, and hold it against the exact answers."""
-    start = time.process_time()
-    made = make(case.desired, case.state, case.inventory, NOW)
-    cpu = time.process_time() - start
-    plan = plan_json(made)
-    wrong, facts = faults(case, plan), facts_of(case)
-    refused = {refusal["task"] for refusal in plan["unplaced"]}
-    placed = facts.wants.keys() - refused
-    cost = plan["cost"]["hourly_after"] - plan["cost"]["hourly_before"]
-    least = {name: site.least for name, site in facts.sites.items()}
-    best = least_cost(facts, placed, seconds, least=least)
-    if best.bound > cost * (1 + CENT) + CENT:
-        wrong.append(f"the plan costs {cost:g}, and the model says that {best.bound:g} is the least")
-    if best.cost is not None:
-        said = (plan["cost"]["bound_hourly"] or 0.0) - plan["cost"]["hourly_before"]
-        if said > best.cost * (1 + CENT) + CENT:
-            wrong.append(f"the plan says that {said:g} is the least, and {best.cost:g} is enough")
-        found = faults(case, realised(facts, best, plan))
-        wrong += [f"the least possible: {fault}" for fault in found]
-    if with_hints:
-        wrong += faults_of_hints(case, plan)
-    return Found(case, plan, best, cost, cpu, wrong, len(hints(plan)), _refusals(facts, plan, seconds))
-
-
-def _refusals(facts: Facts, plan: Words, seconds: float) -> dict[str, bool | None]:
-    """Whether refused tasks fit beside all of at least their priority."""
-    refused = {refusal["task"] for refusal in plan["unplaced"]}
-    out: dict[str, bool | None] = {}
-    for names in alike(facts, refused)[:KINDS]:
-        first = facts.wants[names[0]].spec
-        above = {
-            name
-            for name, want in facts.wants.items()
-            if name not in refused and want.spec.priority >= first.priority
-        }
-        out.update(dict.fromkeys(names, fits(facts, {*above, names[0]}, seconds)))
-    return out
-
-
-# ------------------------------------------------------------------------------------------------- the table
 
 HEAD = (
-    f"{'tasks':>6} {'worlds':>6} {'gap mean':>8} {'p90':>7} {'worst':>7} {'proved':>7} "
-    f"{'refused':>8} {'looked':>7} {'needless':>8} {'unknown':>7} {'hints':>6} "
-    f"{'CPU':>6} {'worst':>6} {'wrong':>6}"
+    f"{'family':>10} {'tasks':>6} {'worlds':>6} {'gap mean':>8} {'worst':>7} {'proved':>6} {'refused':>7} "
+    f"{'short':>5} {'blocks':>6} {'behind':>6} {'fitting':>7} {'needless':>9} {'never':>5} {'claims':>6} "
+    f"{'moved':>5} {'bounds':>6} {'bytes':>5} {'wrong':>5} {'CPU p50':>8} {'p95':>7} {'beside':>7} {'p95':>7}"
 )
 
 
-def row(size: int, found: Sequence[Found]) -> str:
+def row(family: str, size: int, verdicts: Sequence[Verdict]) -> str:
     """One line: gaps in per cent, CPU seconds of a plan."""
-    gaps = sorted(gap for one in found if (gap := one.gap) is not None) or [0.0]
-    verdicts = [verdict for one in found for verdict in one.refused.values()]
-    cpus = [one.cpu for one in found]
-    return (
-        f"{size:>6} {len(found):>6} {100 * statistics.mean(gaps):>8.2f} "
-        f"{100 * gaps[int(0.9 * (len(gaps) - 1) + 0.5)]:>7.2f} {100 * gaps[-1]:>7.2f} "
-        f"{sum(one.best.proved for one in found) / len(found):>7.0%} "
-        f"{sum(len(one.plan['unplaced']) for one in found):>8} {len(verdicts):>7} "
-        f"{sum(verdict is True for verdict in verdicts):>8} {verdicts.count(None):>7} "
-        f"{sum(one.hints for one in found):>6} "
-        f"{statistics.median(cpus):>6.2f} {max(cpus):>6.2f} {sum(bool(one.wrong) for one in found):>6}"
+    gaps = [gap for v in verdicts if (gap := v.gap) is not None] or [0.0]
+    needless = [answer for v in verdicts for answer in v.needless.values()]
+    looked = f"{needless.count(True)}/{len(needless) - needless.count(None)}"
+    beside = [v.cpu_beside for v in verdicts if v.cpu_beside is not None]
+    return " ".join(
+        (
+            f"{family:>10} {size:>6} {len(verdicts):>6}",
+            f"{100 * statistics.mean(gaps):>8.2f} {100 * max(gaps):>7.2f}",
+            f"{sum(v.best.proved for v in verdicts) / len(verdicts):>6.0%}",
+            f"{sum(len(v.case.refused) for v in verdicts):>7}",
+            f"{sum(bool(v.short) for v in verdicts):>5}",
+            f"{sum(level.blocks - level.ours for v in verdicts for level in v.short):>6}",
+            f"{sum(bool(v.behind) for v in verdicts):>6}",
+            f"{sum(len(v.fitting) for v in verdicts):>7} {looked:>9}",
+            f"{sum(len(v.never) for v in verdicts):>5} {sum(len(v.claims) for v in verdicts):>6}",
+            f"{sum(len(v.case.moved) for v in verdicts):>5}",
+            f"{sum(bool(v.false_bound) for v in verdicts):>6}",
+            f"{sum(v.differs for v in verdicts):>5} {sum(bool(v.wrong) for v in verdicts):>5}",
+            f" {times([v.cpu for v in verdicts])} {times(beside)}",
+        )
     )
 
 
-def show(one: Found) -> None:
-    """What a plan launches, and what is launched at the least cost; which refusals are needless."""
-    made: Counter[str] = Counter()
-    for action in one.plan["actions"]:
-        if action["address"].startswith("node/"):
-            made[_named(**action["after"])] += 1
+def times(seconds: Sequence[float]) -> str:
+    """The median and the 95th percentile."""
+    if not seconds:
+        return f"{'':>7} {'':>7}"
+    return f"{statistics.median(seconds):>7.2f} {sorted(seconds)[int(0.95 * (len(seconds) - 1) + 0.5)]:>7.2f}"
+
+
+def show(verdict: Verdict) -> None:
+    """What a plan launches, and what is launched at the least cost."""
+    ours = summary(verdict.case.plan)
     best: Counter[str] = Counter()
-    for space, count in one.best.launches.items():
-        place = space.place._asdict()
-        best[
-            _named(**place, fleet=space.fleet, instance_type=space.kind, price=space.price, spot=space.spot)
-        ] += count
-    proved = "" if one.best.proved else " (not proved)"
-    print(f"\n{one.world.name}: {one.cost:.3f}, at least {one.best.bound:.3f} USD/h{proved}")
-    for title, mine, other in (("plan", made, best), ("least", best, made)):
+    for space, count in verdict.best.launches.items():
+        price = None if space.unpriced else space.price
+        best[f"{space.kind} {space.place.zone or space.place.region} {price} ({space.fleet})"] += count
+    print(f"\n{verdict.world.name}: {verdict.case.cost:.3f}, at least {verdict.best.bound:.3f} USD/h")
+    for title, mine, other in (("plan", ours, best), ("least", best, ours)):
         print(f"  only in the {title}: {', '.join(f'{n} x {k}' for k, n in sorted((mine - other).items()))}")
-    needless = sorted(name for name, verdict in one.refused.items() if verdict)
-    if needless:
-        print(f"  refused without need: {', '.join(needless)}")
 
 
-def _named(
-    *,
-    fleet: str,
-    instance_type: str,
-    region: str,
-    price: float,
-    zone: str | None = None,
-    spot: bool = False,
-    **_: Any,
-) -> str:
-    return f"{instance_type}{' spot' if spot else ''} {zone or region} {price} ({fleet})"
+def runs(args: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
+    """Family, size and number of worlds of each line."""
+    for family in args.families.split(","):
+        number = args.variants if family in cases.CASES else 1 if family in speed.CASES else args.worlds
+        given = [int(size) for size in args.sizes.split(",")] if args.sizes else []
+        for size in given if given and family not in (*cases.CASES, *speed.CASES) else SIZES[family]:
+            yield family, size, number
 
 
 def main() -> None:
@@ -180,28 +140,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sizes", default="30,40,100", help="comma-separated (default: %(default)s)")
-    parser.add_argument("--worlds", type=int, default=20, help="of each size (default: %(default)s)")
+    parser.add_argument("--families", default=",".join(SIZES), help="comma-separated (default: all)")
+    parser.add_argument("--sizes", help="tasks of a world, comma-separated (default: several of each family)")
+    parser.add_argument(
+        "--worlds", type=int, default=20, help="of each family and size (default: %(default)s)"
+    )
+    parser.add_argument("--variants", type=int, default=200, help="of each case (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="of the first world; the others follow")
-    parser.add_argument("--limit", type=float, default=60, help="HiGHS's seconds (default: %(default)g)")
+    parser.add_argument("--beside", type=Path, help="another checkout, whose plans take their turns")
+    parser.add_argument(
+        "--limit", type=float, default=30, help="HiGHS's seconds for a question (%(default)g)"
+    )
+    parser.add_argument("--dearest", type=float, default=0.03, help="name gaps above that (%(default)g)")
     parser.add_argument("--hints", action="store_true", help="plan again with each change that is named")
-    parser.add_argument("--show", type=int, default=0, help="of how many worlds to say what is dear")
+    parser.add_argument("--show", action="store_true", help="say what is launched where plans are dear")
     args = parser.parse_args()
     if not solver.available():
         raise SystemExit(solver.HINT)
     seed = secrets.randbelow(1 << 32) if args.seed is None else args.seed
     print(f"--seed {seed} repeats this run\n\n{HEAD}", flush=True)
-    every: list[Found] = []
-    for size in (int(text) for text in args.sizes.split(",")):
-        worlds = (world(seed + i, size, broad=True) for i in range(args.worlds))
-        found = [look(drawn, args.limit, with_hints=args.hints) for drawn in worlds]
-        print(row(size, found), flush=True)
-        every += found
-    for one in sorted(every, key=lambda one: one.gap or 0.0, reverse=True)[: args.show]:
-        show(one)
-    wrong = [f"{one.world.name}: {fault}" for one in every for fault in one.wrong]
-    if wrong:
-        raise SystemExit("\n" + "\n".join(wrong))
+    ours, beside = Worker(ROOT), Worker(args.beside.resolve()) if args.beside else None
+    for worker in filter(None, (ours, beside)):
+        worker.plan(cases.case("place-02", 0).plain)  # what is imported late is imported now
+    effort = Effort(seconds=args.limit, hints=args.hints)
+    failed = False
+    for family, size, number in runs(args):
+        if family in speed.CASES:
+            world = draw(family, seed, size)
+            cpus = [f"{worker.plan(world.plain)[1]:.2f}" for worker in (ours, beside) if worker]
+            print(f"{family:>10} {size:>6} CPU {', beside '.join(cpus)}", flush=True)
+            continue
+        verdicts = [look(draw(family, seed + i, size), ours, beside, effort) for i in range(number)]
+        print(row(family, size, verdicts), flush=True)
+        for verdict in verdicts:
+            for failure in verdict.failures(args.dearest):
+                failed = True
+                print(f"    {verdict.world.name}: {failure}", flush=True)
+            if args.show and (verdict.gap or 0.0) > args.dearest:
+                show(verdict)
+    if failed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

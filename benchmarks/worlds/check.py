@@ -8,58 +8,73 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from benchmarks.worlds.rules import (
     Facts,
     Here,
     Place,
     Space,
-    World,
+    apart,
+    area,
     facts_of,
     mounts_of,
     need,
     one_maker,
     serves,
-    together,
 )
-
-Words = dict[str, Any]
-"""What JSON holds."""
+from benchmarks.worlds.world import Words, World
 
 CENT = 1e-4
 
 
 @dataclass
-class _Case:
+class Checked:
     """A plan beside the facts that it was made of."""
 
     facts: Facts
     plan: Words
     nodes: dict[str, Here] = field(default_factory=dict)
-    """Those that are there, and those that are made."""
+    """The nodes that are there, and those that the plan launches."""
     made: list[Here] = field(default_factory=list)
     ranks: dict[str, list[Words]] = field(default_factory=lambda: defaultdict(list))
-    """Task → where its ranks go, of those that have no place yet."""
+    """Task without a place → where the plan puts its ranks."""
+    faults: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    """The ranks that run, and that the plan does not leave where they are."""
+
+    @property
+    def cost(self) -> float:
+        """What the launches cost; one of unknown price counts as `UNPRICED`."""
+        return sum(here.space.price for here in self.made)
+
+    @property
+    def refused(self) -> set[str]:
+        """The tasks that the plan leaves without a place."""
+        return self.facts.wants.keys() - self.ranks.keys()
 
 
-def faults(world: World, plan: Words) -> list[str]:
-    """All that breaks a rule."""
-    case = _Case(facts_of(world), plan)
+def checked(world: World, plan: Words) -> Checked:
+    """What a plan does, and all that breaks a rule."""
+    case = Checked(facts_of(world), plan)
     case.nodes = {here.name: here for here in case.facts.nodes}
-    out = list(_created(case))
+    case.faults += _created(case)
     for entry in plan["reservations"]:
         if entry["task"] in case.facts.wants and entry["status"] != "released":
             case.ranks[entry["task"]].append(entry)
     for find in (_all_or_none, _seats, _blocks, _volumes, _limits):
-        out += find(case)
-    out += _running(case, world)
-    return out
+        case.faults += find(case)
+    case.moved += _moved(case, world)
+    return case
 
 
-def _created(case: _Case) -> Iterator[str]:
+def faults(world: World, plan: Words) -> list[str]:
+    """All that breaks a rule."""
+    case = checked(world, plan)
+    return [*case.faults, *(f"{rank} runs, and does not stay there" for rank in case.moved)]
+
+
+def _created(case: Checked) -> Iterator[str]:
     """What is made is what an offer gives, under a name of its own; nothing that is there goes."""
-    price = 0.0
     for action in case.plan["actions"]:
         kind, _, name = action["address"].partition("/")
         if kind != "node":
@@ -71,35 +86,38 @@ def _created(case: _Case) -> Iterator[str]:
             yield f"node/{name} is there already"
         node = action["after"]
         site = case.facts.sites[node["fleet"]]
-        space = next((o.space for o in site.offers if _is_of(node, o.space)), None)
+        space = next((o.space for o in site.offers if _is_of(name, node, o.space)), None)
         if space is None:
             yield f"node/{name}: no offer of fleet/{node['fleet']} gives it"
             continue
-        price += space.price
         here = Here(name, space, frozenset())
         case.nodes[name] = here
         case.made.append(here)
     before, after = case.plan["cost"]["hourly_before"], case.plan["cost"]["hourly_after"]
-    if before is None or after is None or abs(after - before - price) > CENT:
-        yield f"the cost goes from {before} to {after}, and what is made costs {price:.4f}"
+    if before is None or any(here.space.unpriced for here in case.made):
+        if after is not None:
+            yield f"the cost is {after}, and the price of a node is unknown"
+    elif after is None or abs(after - before - case.cost) > CENT:
+        yield f"the cost goes from {before} to {after}, and what is made costs {case.cost:.4f}"
 
 
-def _is_of(node: Words, space: Space) -> bool:
+def _is_of(name: str, node: Words, space: Space) -> bool:
     """Whether a node that is made is one of these."""
-    place = Place(node["backend"], node["region"], node.get("zone"))
+    if space.host:
+        return name == space.kind
     has = {"gpus": 0, **node["resources"]}
-    mine = {key: value for key in has if (value := getattr(space.shape, key)) is not None}
-    return (place, node["instance_type"], node["blocks"], node["price"], node.get("spot", False), has) == (
-        space.place,
+    shape = {key: value for key in has if (value := getattr(space.shape, key)) is not None}
+    place = Place(node["backend"], node["region"], node.get("zone"))
+    price = None if space.unpriced else space.price
+    same_kind = (node["instance_type"], node.get("spot", False), node["blocks"]) == (
         space.kind,
-        space.total,
-        space.price,
         space.spot,
-        mine,
+        space.total,
     )
+    return same_kind and place == space.place and node.get("price") == price and has == shape
 
 
-def _all_or_none(case: _Case) -> Iterator[str]:
+def _all_or_none(case: Checked) -> Iterator[str]:
     """A task has all its ranks, or none and one refusal."""
     refused = Counter(refusal["task"] for refusal in case.plan["unplaced"])
     for name, want in case.facts.wants.items():
@@ -110,7 +128,7 @@ def _all_or_none(case: _Case) -> Iterator[str]:
             yield f"task/{name}: ranks {ranks} of {want.spec.nodes}, and no refusal"
 
 
-def _seats(case: _Case) -> Iterator[str]:
+def _seats(case: Checked) -> Iterator[str]:
     """Each rank may be where it is, and has the blocks that it needs there; siblings lie as they have to."""
     for name, entries in case.ranks.items():
         task = case.facts.wants[name].spec
@@ -127,15 +145,18 @@ def _seats(case: _Case) -> Iterator[str]:
                 yield f"{rank}: has {len(entry['blocks'])} blocks, and {wanted or 'it may not go there'}"
             if task.whole_nodes and here.busy:
                 yield f"{rank}: takes the whole node, which is not idle"
-        if task.cluster and task.nodes > 1 and not together(spaces):
-            yield f"task/{name}: a cluster in several places"
-        if task.spread and len({space.place for space in spaces}) < len(spaces):
-            yield f"task/{name}: two ranks in one zone"
+        fleets = {space.fleet: case.facts.sites[space.fleet].fleet for space in spaces}
+        areas = {area(task, fleets[space.fleet], space) for space in spaces}
+        if task.cluster and task.nodes > 1 and len(areas) > 1:
+            yield f"task/{name}: a cluster in several places: {sorted(areas)}"
+        nodes = [case.nodes[entry["node"]] for entry in entries if entry["node"] in case.nodes]
+        if task.spread and len({apart(task, node.space, node.name) for node in nodes}) < len(nodes):
+            yield f"task/{name}: two ranks share a {task.spread}"
         if one_maker(task) and len({space.maker for space in spaces} - {None}) > 1:
             yield f"task/{name}: GPUs of several makers"
 
 
-def _blocks(case: _Case) -> Iterator[str]:
+def _blocks(case: Checked) -> Iterator[str]:
     """Blocks lie on their nodes, and nobody else holds them."""
     taken: dict[tuple[str, int], str] = {}
     for name, entries in case.ranks.items():
@@ -151,7 +172,7 @@ def _blocks(case: _Case) -> Iterator[str]:
                 yield f"rank/{name}-{entry['rank']}: has a block twice: {entry['blocks']}"
 
 
-def _volumes(case: _Case) -> Iterator[str]:
+def _volumes(case: Checked) -> Iterator[str]:
     """Each mount has a volume of those that it names, near its node, for itself alone."""
     holders: dict[str, str] = {}
     for name, entries in case.ranks.items():
@@ -169,7 +190,7 @@ def _volumes(case: _Case) -> Iterator[str]:
                     yield f"{rank}: volume/{volume} is {other}'s"
 
 
-def _limits(case: _Case) -> Iterator[str]:
+def _limits(case: Checked) -> Iterator[str]:
     """No more is made than offers and fleets allow, and a cluster fleet stays in one place."""
     for quota, count in Counter(here.space.quota for here in case.made).items():
         if count > case.facts.left[quota]:
@@ -188,12 +209,11 @@ def _limits(case: _Case) -> Iterator[str]:
             yield f"fleet/{name}: a cluster in several places"
 
 
-def _running(case: _Case, world: World) -> Iterator[str]:
+def _moved(case: Checked, world: World) -> Iterator[str]:
     """What runs keeps its node and its blocks."""
     after = {(e["task"], e["rank"]): e for e in case.plan["reservations"]}
-    for record in world.state.of("reservation"):
-        had = record.reservation
-        now = after.get((had.task, had.rank))
-        kept = now is not None and now["status"] == "kept" and not now["restart"]
-        if not now or not kept or (now["node"], tuple(now["blocks"])) != (had.node, had.blocks):
-            yield f"{record.address}: runs on node/{had.node}, and does not stay there"
+    for run in world.running:
+        entry = after.get((run["task"], run["rank"]))
+        kept = entry is not None and entry["status"] == "kept" and not entry["restart"]
+        if not entry or not kept or (entry["node"], entry["blocks"]) != (run["node"], run["blocks"]):
+            yield f"rank/{run['task']}-{run['rank']} on node/{run['node']}"

@@ -7,18 +7,15 @@ without the change, or if one less of the number that it names would do as well.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 from ruamel.yaml import YAML
 
-from benchmarks.worlds.generate import offers_of, read
-from benchmarks.worlds.rules import NOW, World
+from benchmarks.worlds.world import NOW, Words, World, offers_of, read
 from declarative.planner.make import make
-
-Words = dict[str, Any]
 
 
 def hints(plan: Words) -> dict[str, set[str]]:
@@ -75,9 +72,9 @@ def _less(change: str) -> str | None:
     return f"{found[1]}{int(found[2]) + 1}{found[3]}" if found else None
 
 
-def _changed(documents: Sequence[Words], task: str, change: str) -> list[Words]:
+def _changed(documents: Sequence[Mapping[str, Any]], task: str, change: str) -> list[Words]:
     """The documents as they are once a change is written into them."""
-    out = [deepcopy(words) for words in documents]  # each by itself: they share parts
+    out = [deepcopy(dict(words)) for words in documents]  # each by itself: they share parts
     by_name = {(words["type"], words["name"]): words for words in out}
     mine = by_name.get(("task", task), {})
     if found := re.fullmatch(r"with `(\w+): (.+)` of fleet/(\S+)", change):

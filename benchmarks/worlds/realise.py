@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.worlds.check import Words
 from benchmarks.worlds.exact import Best, Cut, Stock
 from benchmarks.worlds.rules import Facts, Space, mounts_of, serves
+from benchmarks.worlds.world import Words
 from declarative.model.codec import to_data
 
 
@@ -24,22 +24,22 @@ class _Node:
 
 
 def realised(facts: Facts, best: Best, plan: Words) -> Words:
-    """The plan with the places and launches of the best instead of its own; what runs stays where it is.
-
-    No two ranks may want one volume.
-    """
+    """The plan with the places and launches of the best instead of its own; what runs stays where it is."""
     entries = [entry for entry in plan["reservations"] if entry["task"] not in facts.wants]
     actions: list[Words] = []
-    price = 0.0
+    spaces: list[Space] = []
     for number, cut in enumerate(best.cuts):
         nodes = list(_nodes(facts, cut, f"new-{number}"))
         _fill(nodes, cut)
-        entries += _entries(facts, cut, nodes)
-        made = [node for node in nodes if node.new]
-        actions += map(_create, made)
-        price += sum(node.space.price for node in made)
-    cost = {**plan["cost"], "hourly_after": plan["cost"]["hourly_before"] + price}
-    return {**plan, "actions": actions, "reservations": entries, "cost": cost}
+        entries += _entries(facts, best, cut, nodes)
+        actions += [_create(node) for node in nodes if node.new]
+        spaces += [node.space for node in nodes if node.new]
+    before = plan["cost"]["hourly_before"]
+    known = before is not None and not any(space.unpriced for space in spaces)
+    after = before + sum(space.price for space in spaces) if known else None
+    refused = [{"task": name} for name in sorted(facts.wants.keys() - best.tasks)]
+    cost = {**plan["cost"], "hourly_after": after}
+    return {**plan, "actions": actions, "reservations": entries, "cost": cost, "unplaced": refused}
 
 
 def _nodes(facts: Facts, cut: Cut, prefix: str) -> Iterator[_Node]:
@@ -49,7 +49,8 @@ def _nodes(facts: Facts, cut: Cut, prefix: str) -> Iterator[_Node]:
         space = stock.space
         if stock.new:
             for number in range(made, made + count):
-                yield _Node(f"{prefix}-{number}", space, new=True, idle=list(range(space.total)))
+                name = space.kind if space.host else f"{prefix}-{number}"
+                yield _Node(name, space, new=True, idle=list(range(space.total)))
             made += count
         else:
             for name, idle in _alike(facts, stock)[:count]:
@@ -75,7 +76,7 @@ def _fill(nodes: list[_Node], cut: Cut) -> None:
             here[start - size].append(node)
 
 
-def _entries(facts: Facts, cut: Cut, nodes: list[_Node]) -> Iterator[Words]:
+def _entries(facts: Facts, best: Best, cut: Cut, nodes: list[_Node]) -> Iterator[Words]:
     """The reservations of the ranks; there may be more room than they need."""
     waiting = {size: list(ranks) for size, ranks in cut.ranks.items()}
     for node in nodes:
@@ -83,15 +84,18 @@ def _entries(facts: Facts, cut: Cut, nodes: list[_Node]) -> Iterator[Words]:
             if waiting.get(size):
                 task, rank = waiting[size].pop()
                 blocks, node.idle = node.idle[:size], node.idle[size:]
-                volumes = _volumes(facts, task, rank, node.space)
+                volumes = _volumes(facts, best, task, rank, node.space)
                 where = {"node": node.name, "blocks": blocks, "volumes": volumes}
                 yield {"task": task, "rank": rank, "status": "new", "restart": False, **where}
 
 
-def _volumes(facts: Facts, task: str, rank: int, space: Space) -> Mapping[str, str]:
-    """For each mount the first volume that can be had there."""
-    mounts = mounts_of(facts.wants[task], rank)
-    return {m.path: next((n for n in m.names if serves(facts.volumes[n], space.place)), "") for m in mounts}
+def _volumes(facts: Facts, best: Best, task: str, rank: int, space: Space) -> Mapping[str, str]:
+    """For each mount the volume that the best has for it, else the first one that can be had there."""
+    out = {}
+    for mount in mounts_of(facts.wants[task], rank):
+        near = (name for name in mount.names if serves(facts.volumes[name], space.place))
+        out[mount.path] = best.volumes.get((task, rank, mount.path)) or next(near, "")
+    return out
 
 
 def _create(node: _Node) -> Words:
@@ -102,7 +106,7 @@ def _create(node: _Node) -> Words:
         "instance_type": space.kind,
         "resources": to_data(space.shape),
         "blocks": space.total,
-        "price": space.price,
+        "price": None if space.unpriced else space.price,
         "spot": space.spot,
     }
     address = f"node/{node.name}"

@@ -1,47 +1,29 @@
-"""What a world is, and the rules of docs/placement.md as this benchmark reads them.
+"""The rules of docs/placement.md as this benchmark reads them.
 
 None of the planner's code is asked. Where the planner reads a rule in another way, its plans are either
-turned down by `check` or cheaper than what `exact` calls the least possible; both end the run.
+turned down by `check` or cheaper than what `exact` calls the least possible; both are printed as faults.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from benchmarks.worlds.world import World
 from declarative.model.blocks import Shape
 from declarative.model.resource import Desired, Offer, RankMount, TaskWant
 from declarative.model.spec import Fleet, SpotPolicy, Task
 from declarative.model.spec.values import Count, Gpu, Memory, Resources
-from declarative.model.state import State
-from declarative.planner.inventory import Inventory
 
-NOW = 1_000_000.0
-"""When all worlds are planned, seconds since the epoch."""
+UNPRICED = 1_000.0
+"""What a node of unknown price counts as, USD an hour: more than any other has."""
 
 Quota = tuple[str, str, str, bool]
 """What the limit of an offer counts: backend, region, instance type, spot."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class World:
-    """What one plan is made of. `documents` is the project as it would be written in YAML."""
-
-    seed: int
-    size: int
-    documents: tuple[Mapping[str, object], ...]
-    desired: Desired
-    state: State
-    inventory: Inventory
-
-    @property
-    def name(self) -> str:
-        """What repeats it."""
-        return f"--sizes {self.size} --seed {self.seed}"
 
 
 class Place(NamedTuple):
@@ -64,6 +46,14 @@ class Space:
     price: float
     spot: bool
     host: bool = False
+    topology: tuple[tuple[str, str], ...] = ()
+    unpriced: bool = False
+
+    def at(self, level: str) -> str | None:
+        """Where it stands at a level of topology; None if nobody says. All hosts are one zone, one region."""
+        if (declared := dict(self.topology).get(level)) is not None or level not in ("zone", "region"):
+            return declared
+        return "" if self.host or level == "region" else self.place.zone or ""
 
     @property
     def quota(self) -> Quota:
@@ -95,7 +85,7 @@ class Offered(NamedTuple):
 
 
 class Site(NamedTuple):
-    """A fleet: what it may launch, how many nodes more it may have, and how many it launches at least."""
+    """A fleet: what it may launch, how many nodes more it may have, and how many it launches for itself."""
 
     fleet: Fleet
     offers: tuple[Offered, ...]
@@ -133,52 +123,48 @@ class Facts:
 
 
 def facts_of(world: World) -> Facts:
-    """Tasks that hold blocks stay where they are: what is left is to be placed."""
-    state, desired = world.state, world.desired
-    held: dict[str, set[int]] = {}
-    for record in state.of("reservation"):
-        held.setdefault(record.reservation.node, set()).update(record.reservation.blocks)
-    running = {record.reservation.task for record in state.of("reservation")}
+    """The tasks without a place, and where they could go. Tasks that run stay where they are."""
+    desired = world.desired
+    offers = [offer for group in world.inventory.offers.values() for offer in group]
+    busy: dict[str, set[int]] = defaultdict(set)
+    for run in world.running:
+        busy[run["node"]].update(run["blocks"])
+    by_words = {_identity(o): o for o in offers}
     nodes = []
-    for record in state.of("node"):
-        inputs, name = record.node, record.address.name
-        where = Place(
-            inputs.backend, inputs.region, inputs.zone or (inputs.instance_type if inputs.host else None)
-        )
-        space = Space(
-            fleet=inputs.fleet,
-            place=where,
-            kind=inputs.instance_type,
-            shape=inputs.resources,
-            total=inputs.blocks,
-            price=inputs.price or 0.0,
-            spot=inputs.spot,
-            host=bool(inputs.host),
-        )
-        nodes.append(Here(name, space, frozenset(held.get(name, ()))))
+    for node in world.nodes:
+        words = node["offer"]
+        offer = by_words[
+            tuple(words[key] for key in ("backend", "region", "zone", "instance_type", "spot", "host"))
+        ]
+        space = launched(desired.fleets[node["fleet"]], offer)
+        nodes.append(Here(node["name"], space, frozenset(busy[node["name"]])))
     there = Counter(here.space.fleet for here in nodes)
-    hosts = {(here.space.place.backend, here.space.kind) for here in nodes if here.space.host}
+    recorded_hosts = {here.name for here in nodes if here.space.host}
     sites = {}
     for name, fleet in desired.fleets.items():
-        offers = [
-            o for found in world.inventory.offers.values() for o in found if may_launch(desired, fleet, o)
-        ]
-        offers = [o for o in offers if o.host is None or (o.backend, o.instance_type) not in hosts]
-        most = fleet.nodes.max if fleet.nodes else there[name] + len(offers)
-        target = fleet.nodes.target if fleet.nodes else there[name] + len(offers)
+        mine = [o for o in offers if may_launch(desired, fleet, o)]
+        mine = [o for o in mine if o.host is None or o.host.name not in recorded_hosts]
+        most = fleet.nodes.max if fleet.nodes else there[name] + len(mine)
+        target = fleet.nodes.target if fleet.nodes else there[name] + len(mine)
         sites[name] = Site(
             fleet=fleet,
-            offers=tuple(Offered(launched(fleet, o), o.limit) for o in offers),
+            offers=tuple(Offered(launched(fleet, o), 1 if o.host else o.limit) for o in mine),
             room=None if most is None else max(0, most - there[name]),
             least=max(0, target - there[name]),
         )
     volumes = {n: Place(v.inputs.backend, v.inputs.region, v.inputs.zone) for n, v in desired.volumes.items()}
+    running = {run["task"] for run in world.running}
     return Facts(
         wants={n: w for n, w in desired.tasks.items() if n not in running},
         nodes=tuple(nodes),
         sites=sites,
         volumes=volumes,
     )
+
+
+def _identity(offer: Offer) -> tuple[object, ...]:
+    host = offer.host.name if offer.host else None
+    return (offer.backend, offer.region, offer.zone, offer.instance_type, offer.spot, host)
 
 
 def may_launch(desired: Desired, fleet: Fleet, offer: Offer) -> bool:
@@ -202,17 +188,19 @@ def may_launch(desired: Desired, fleet: Fleet, offer: Offer) -> bool:
 
 
 def launched(fleet: Fleet, offer: Offer) -> Space:
-    """The nodes that a fleet gets of an offer."""
-    own = offer.host.blocks if offer.host else None
+    """The nodes that a fleet gets of an offer. A host is its own zone: its volumes lie there."""
+    host = offer.host
     return Space(
         fleet=str(fleet.name),
         place=Place(offer.backend, offer.region, offer.zone),
-        kind=offer.instance_type,
+        kind=offer.instance_type if host is None else host.name,
         shape=offer.shape,
-        total=split(offer.shape, (own or fleet.blocks).number) or 1,
-        price=offer.price or 0.0,
+        total=split(offer.shape, ((host.blocks if host else None) or fleet.blocks).number) or 1,
+        price=UNPRICED if offer.price is None else offer.price,
         spot=offer.spot,
-        host=offer.host is not None,
+        host=host is not None,
+        topology=host.topology if host else (),
+        unpriced=offer.price is None,
     )
 
 
@@ -234,7 +222,8 @@ def need(task: Task, fleet: Fleet, space: Space, name: str | None = None) -> int
         and (not task.instances or name in task.instances)
         and (not task.backends or space.place.backend in task.backends)
         and (not task.regions or space.place.region in task.regions)
-        and (task.max_price is None or space.price <= task.max_price)
+        and (task.max_price is None or (not space.unpriced and space.price <= task.max_price))
+        and all(space.at(level) is not None for level in levels(task, fleet))
         and (task.spot_policy is None or spot.get(task.spot_policy, True))
     )
     if not allowed:
@@ -242,6 +231,27 @@ def need(task: Task, fleet: Fleet, space: Space, name: str | None = None) -> int
     if task.whole_nodes:
         return space.total if does(task.resources, space.shape, space.shape) else 0
     return fewest(task.resources, space.shape, space.total)
+
+
+def levels(task: Task, fleet: Fleet) -> list[str]:
+    """The levels of topology that a task with several ranks has to know of a node."""
+    if task.nodes < 2:
+        return []
+    shared = [level_of(task, fleet)] if task.cluster else []
+    return [*shared, *([task.spread] if task.spread not in (None, "node") else [])]
+
+
+def level_of(task: Task, fleet: Fleet) -> str:
+    """What the ranks of a cluster share."""
+    return str(task.same or fleet.same or "zone")
+
+
+def worth(facts: Facts, want: TaskWant) -> int:
+    """The blocks that a task counts with: its ranks times the fewest blocks that one takes anywhere."""
+    here = [(node.space, node.name) for node in facts.nodes if node.space.fleet in facts.sites]
+    new = [(offer.space, None) for site in facts.sites.values() for offer in site.offers]
+    sizes = {need(want.spec, facts.sites[space.fleet].fleet, space, name) for space, name in (*here, *new)}
+    return want.spec.nodes * min(sizes - {0}, default=1)
 
 
 @functools.lru_cache(maxsize=1 << 18)
@@ -281,9 +291,17 @@ def _gpus_do(want: Gpu, count: int, whole: Shape) -> bool:
     return not count or (named and made and _within(want.memory, whole.gpu_memory_mib or 0))
 
 
+VENDORS = {
+    "nvidia": ("T4", "L4", "L40S", "A10", "A10G", "A40", "A6000", "A100", "V100", "H100", "H200", "RTX3090"),
+    "amd": ("MI250", "MI300X"),
+}
+
+
 def maker_of(model: str | None) -> str:
     """Who made a model of the worlds; another one is taken for its own maker."""
-    return "nvidia" if model in ("T4", "L4", "A10", "A100", "H100") else (model or "unknown").lower()
+    return next(
+        (vendor for vendor, models in VENDORS.items() if model in models), (model or "unknown").lower()
+    )
 
 
 def one_maker(task: Task) -> bool:
@@ -293,21 +311,28 @@ def one_maker(task: Task) -> bool:
     return asked and gpu is not None and len({maker_of(name) for name in gpu.names}) < 2
 
 
+def reuses(task: Task) -> bool:
+    """Whether nothing may be launched for it."""
+    return task.creation_policy.value == "reuse"
+
+
 def serves(volume: Place, place: Place) -> bool:
     """Whether a volume can be attached to a node there."""
     near = volume[:2] == place[:2]
     return near and (volume.zone is None or place.zone is None or volume.zone == place.zone)
 
 
-def together(spaces: Iterable[Space]) -> bool:
-    """Whether ranks there are one cluster: one fleet, backend and region; and one zone, hosts aside."""
-    return len({area(space) for space in spaces}) < 2
+def area(task: Task, fleet: Fleet, space: Space) -> tuple[str, ...]:
+    """Where the ranks of a cluster lie together: one fleet, backend and region, and what `same` says."""
+    level = level_of(task, fleet)
+    return (space.fleet, space.place.backend, space.place.region, level, space.at(level) or "")
 
 
-def area(space: Space) -> tuple[str, ...]:
-    """Where the ranks of a cluster lie together. Hosts of one fleet share its network."""
-    here = (space.place.zone or "") if not space.host else ""
-    return (space.fleet, space.place.backend, space.place.region, here)
+def apart(task: Task, space: Space, node: str) -> tuple[str, ...]:
+    """What each rank of a spread task has for itself."""
+    if task.spread == "node":
+        return (node,)
+    return (space.place.backend, space.place.region, space.at(str(task.spread)) or "")
 
 
 def mounts_of(want: TaskWant, rank: int) -> Sequence[RankMount]:

@@ -4,6 +4,7 @@ FLEETFORM_EXAMPLES=2000 pytest tests/placement/test_benchmark_worlds.py looks at
 """
 
 import os
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,10 +13,12 @@ from functools import cache
 import pytest
 
 from benchmarks.placement import solver
-from benchmarks.worlds import check, exact, rules
-from benchmarks.worlds.generate import read, world
+from benchmarks.worlds import cases, check, exact, measure, rules
+from benchmarks.worlds.__main__ import draw
 from benchmarks.worlds.hints import faults_of_hints, hints
+from benchmarks.worlds.mixed import world
 from benchmarks.worlds.realise import realised
+from benchmarks.worlds.world import NOW, Words, World, build, read, shuffled
 from declarative.model.blocks import Shape
 from declarative.model.resource import SSH, Offer, TaskWant, catalog_offers
 from declarative.model.spec import Fleet, Task
@@ -34,10 +37,10 @@ needs_highs = pytest.mark.skipif(not solver.available(), reason=solver.HINT)
 
 
 @cache
-def planned(seed: int, size: int = 30, *, broad: bool = False) -> tuple[rules.World, check.Words]:
+def planned(seed: int, size: int = 30, *, broad: bool = False) -> tuple[World, Words]:
     """A world and its plan."""
     found = world(seed, size, broad=broad)
-    return found, plan_json(make(found.desired, found.state, found.inventory, rules.NOW))
+    return found, plan_json(make(found.desired, found.state, found.inventory, NOW))
 
 
 # --------------------------------------------------------------------------------------- what is generated
@@ -197,6 +200,90 @@ def test_what_is_best_can_be_had(seed: int):
     assert after <= plan["cost"]["hourly_after"] * (1 + exact.GAP)
 
 
+@needs_highs
+def test_the_model_seats_what_trying_everything_seats():
+    """The blocks of each priority, and what the best costs at least."""
+    seats = 0
+    for seed in SEEDS:
+        case = seeded(seed, Taste(calm=True))
+        if any(node.closed for node in case.nodes):
+            continue
+        best, facts, short = brute.best(case), facts_of(case), dict(case.place().short_fleets)
+        sites = {name: s._replace(least=s.least - short.get(name, 0)) for name, s in facts.sites.items()}
+        levels, exactly = exact.seated(replace(facts, sites=sites), dict(best.score), 20)
+        assert [(level.priority, level.blocks) for level in levels] == list(best.score), seed
+        assert exactly is not None, seed
+        assert exactly.cost == pytest.approx(best.cost, rel=2 * exact.GAP), seed
+        seats += len(levels) > 1
+    assert seats > len(SEEDS) / 10
+
+
+@needs_highs
+@pytest.mark.parametrize("family", ["lab", "training", pytest.param("batch", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_seated_at_best_breaks_no_rule(family: str, seed: int):
+    """In families with racks, `reuse`, spread ranks and volumes that several ranks want."""
+    drawn = draw(family, seed, 12)
+    plan = plan_json(make(drawn.desired, drawn.state, drawn.inventory, NOW))
+    case = check.checked(drawn, plan)
+    assert [*case.faults, *case.moved] == []
+    values = {name: rules.worth(case.facts, want) for name, want in case.facts.wants.items()}
+    ours = Counter({want.spec.priority: 0 for want in case.facts.wants.values()})
+    levels, best = exact.seated(case.facts, ours, 20, to_the_end=True)
+    assert best is not None
+    assert check.faults(drawn, realised(case.facts, best, plan)) == []
+    for level in levels:
+        mine = (name for name in best.tasks if case.facts.wants[name].spec.priority == level.priority)
+        assert sum(values[name] for name in mine) == level.blocks
+
+
+@needs_highs
+@pytest.mark.parametrize("family", list(cases.CASES))
+def test_the_model_knows_what_is_right_in_a_case(family: str):
+    drawn = cases.case(family, 0)
+    facts = rules.facts_of(drawn)
+    least = {name: site.least for name, site in facts.sites.items()}
+    launching = {name for name, want in facts.wants.items() if not rules.reuses(want.spec)}
+    blocks, cost = cases.RIGHT[family]
+    if cost is not None:
+        names = launching if family == "place-03" else facts.wants.keys()
+        assert exact.least_cost(facts, names, 20, least=least).cost == pytest.approx(cost)
+    ours = Counter({want.spec.priority: 0 for want in facts.wants.values()})
+    levels, _ = exact.seated(facts, {**ours, 10: 3}, 20)
+    assert blocks is None or sum(level.blocks for level in levels) == blocks
+
+
+def test_variants_of_a_case_differ_in_names_order_and_prices():
+    first, second = cases.case("place-02", 1), cases.case("place-02", 2)
+    assert first.desired.tasks.keys() != second.desired.tasks.keys()
+    assert [d["type"] for d in first.documents] != [d["type"] for d in second.documents]
+    prices = [[o.price for o in drawn.inventory.offers["sim"]] for drawn in (first, second)]
+    assert prices[0] != prices[1]
+
+
+def test_another_order_is_the_same_world():
+    drawn = draw("lab", 3, 10)
+    other = build(shuffled(drawn, random.Random(1)))
+    assert drawn.documents != other.documents
+    assert rules.facts_of(drawn).sites.keys() == rules.facts_of(other).sites.keys()
+    assert drawn.state.records == other.state.records
+
+
+@needs_highs
+def test_a_waiting_task_is_robbed_of_its_last_blocks():
+    """`later` may not take what `high` waits for, as `low` and `high` need all of the node in turn."""
+    drawn = cases.case("place-05", 0)
+    plan = plan_json(make(drawn.desired, drawn.state, drawn.inventory, NOW))
+    refusals = [{"task": name, "code": "no-capacity"} for name in ("high", "later")]
+    kept = [entry for entry in plan["reservations"] if entry["task"] == "low"]
+    taken = {**kept[0], "task": "later", "status": "new", "blocks": [2, 3]}
+    effort = measure.Effort()
+    robbed = measure.judged(drawn, {**plan, "reservations": [*kept, taken], "unplaced": refusals[:1]}, effort)
+    assert (len(robbed.claims), robbed.fitting) == (1, [])
+    left = measure.judged(drawn, {**plan, "reservations": kept, "unplaced": refusals}, effort)
+    assert (left.claims, left.fitting, left.short) == ([], [], [])
+
+
 # ---------------------------------------------------------------------------------------------- the checker
 
 
@@ -232,55 +319,55 @@ def test_the_bound_of_a_plan_is_not_far_below_its_cost(seed: int, size: int, bro
     assert plan["cost"]["hourly_after"] <= plan["cost"]["bound_hourly"] * 1.03
 
 
-def without(plan: check.Words, old: check.Words, *new: check.Words) -> check.Words:
+def without(plan: Words, old: Words, *new: Words) -> Words:
     """The plan with other places for a rank."""
     entries = [entry for entry in plan["reservations"] if entry is not old]
     return {**plan, "reservations": [*entries, *new]}
 
 
-def new_rank(plan: check.Words) -> check.Words:
+def new_rank(plan: Words) -> Words:
     """One that is placed by the plan, and not on a whole node."""
-    entries: list[check.Words] = plan["reservations"]
+    entries: list[Words] = plan["reservations"]
     return next(e for e in entries if e["status"] == "new" and len(e["blocks"]) < e["total_blocks"])
 
 
-def another_node(plan: check.Words) -> check.Words:
+def another_node(plan: Words) -> Words:
     old = new_rank(plan)
     return without(plan, old, {**old, "node": "nowhere-0"})
 
 
-def a_rank_less(plan: check.Words) -> check.Words:
+def a_rank_less(plan: Words) -> Words:
     return without(plan, new_rank(plan))
 
 
-def a_block_twice(plan: check.Words) -> check.Words:
+def a_block_twice(plan: Words) -> Words:
     old = new_rank(plan)
     same = [e for e in plan["reservations"] if e["node"] == old["node"] and e is not old]
     taken = same[0]["blocks"][0] if same else old["total_blocks"]
     return without(plan, old, {**old, "blocks": [taken, *old["blocks"][1:]]})
 
 
-def a_block_more(plan: check.Words) -> check.Words:
+def a_block_more(plan: Words) -> Words:
     old = new_rank(plan)
     more = next(b for b in range(old["total_blocks"]) if b not in old["blocks"])
     return without(plan, old, {**old, "blocks": [*old["blocks"], more]})
 
 
-def one_that_runs_moves(plan: check.Words) -> check.Words:
+def one_that_runs_moves(plan: Words) -> Words:
     old = next(entry for entry in plan["reservations"] if entry["status"] == "kept")
     return without(plan, old, {**old, "node": "nowhere-0"})
 
 
-def no_launch(plan: check.Words) -> check.Words:
+def no_launch(plan: Words) -> Words:
     return {**plan, "actions": [a for a in plan["actions"] if not a["address"].startswith("node/")]}
 
 
-def another_price(plan: check.Words) -> check.Words:
+def another_price(plan: Words) -> Words:
     cost = plan["cost"]
     return {**plan, "cost": {**cost, "hourly_after": cost["hourly_after"] - 1}}
 
 
-SPOILT: Sequence[Callable[[check.Words], check.Words]] = (
+SPOILT: Sequence[Callable[[Words], Words]] = (
     another_node,
     a_rank_less,
     a_block_twice,
@@ -292,7 +379,7 @@ SPOILT: Sequence[Callable[[check.Words], check.Words]] = (
 
 
 @pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)
-def test_the_checker_finds_what_is_spoilt(spoil: Callable[[check.Words], check.Words]):
+def test_the_checker_finds_what_is_spoilt(spoil: Callable[[Words], Words]):
     for seed in range(4):
         found, plan = planned(seed)
         assert list(check.faults(found, spoil(plan))), seed

@@ -1,117 +1,49 @@
-"""Worlds as users have them, drawn from a seed: documents, which the loader reads, and what runs already.
-
-All that is offered stands in a backend's `catalog` or a fleet's `ssh_config`. So a world is what a user could
-have written, and `fleetform plan --offline` would plan the same, were it not for the nodes that are there.
-"""
+"""Worlds as a company has them: a few backends and fleets, tasks of all kinds, from some templates."""
 
 from __future__ import annotations
 
-import json
 import math
 import random
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
 
 from benchmarks.worlds import rules
 from benchmarks.worlds.kinds import KINDS, LARGE, OWN, Kind
-from benchmarks.worlds.rules import World
-from declarative.language.loader import load
-from declarative.model.inputs import data_of
-from declarative.model.resource import SSH, Desired, Offer, catalog_offers, node_inputs
-from declarative.model.state import Address, Record, State
-from declarative.model.status import NodeState, RankState, RankStatus, Readiness
-from declarative.planner.hosts import declared_shape, hosts_of, offer_of_host
-from declarative.planner.inventory import Inventory
-
-Words = dict[str, Any]
+from benchmarks.worlds.world import Draft, Words, World, offer_words, offers_of, read
+from declarative.model.resource import Desired, Offer
 
 
 def world(seed: int, size: int, *, broad: bool = False) -> World:
     """The world of a seed with so many tasks that have no place yet. If it is `broad`, some nodes have up to
     192 blocks, and now and then no two tasks are alike.
     """
-    draft = _Draft(random.Random(f"{seed} {size}"), size, broad)
+    draft = _Mixed(random.Random(f"{seed} {size}"), seed, size, "mixed", broad=broad)
     draft.market()
     draft.fleets()
-    desired = draft.look()
+    draft.look()
     for words in draft.documents:
         if words["type"] == "fleet" and not draft.sites[words["name"]]:
             words["blocks"] = "auto"  # a number that divides nothing on offer is an error
-    desired = draft.look()
-    draft.there(desired)
+    draft.there(draft.look())
     draft.tasks()
-    desired = read(draft.documents)
-    return World(
-        seed=seed,
-        size=size,
-        documents=tuple(draft.documents),
-        desired=desired,
-        state=_recorded(draft, desired),
-        inventory=Inventory(
-            readiness={name: Readiness(state=NodeState.READY) for name in draft.nodes}, offers=draft.offers
-        ),
-    )
-
-
-def read(documents: Sequence[Mapping[str, Any]]) -> Desired:
-    """What the loader makes of the documents; `InvalidError` if a user could not have written them."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "world.yaml")
-        path.write_text("\n---\n".join(json.dumps(words) for words in documents), encoding="utf-8")
-        return load(path.parent, published=False).desired
-
-
-def offers_of(desired: Desired) -> dict[str, tuple[Offer, ...]]:
-    """What can be had: of each backend its catalog, of each host itself."""
-    out = {name: catalog_offers(backend) for name, backend in desired.backends.items()}
-    shapes = ((host, declared_shape(host)) for host in hosts_of(desired, State()))
-    return {**out, SSH: tuple(offer_of_host(host, shape) for host, shape in shapes if shape)}
-
-
-class _Busy(NamedTuple):
-    """A task that runs: on which node, and on which of its blocks."""
-
-    task: str
-    node: str
-    blocks: tuple[int, ...]
-    total: int
+    return draft.finished()
 
 
 @dataclass
-class _Draft:
+class _Mixed(Draft):
     """A world that is being drawn."""
 
-    chance: random.Random
-    size: int
-    broad: bool
-    documents: list[Words] = field(default_factory=list)
-    offers: dict[str, tuple[Offer, ...]] = field(default_factory=dict)
+    broad: bool = False
     sites: dict[str, list[Offer]] = field(default_factory=dict)
     """Fleet → what it may launch."""
-    nodes: dict[str, tuple[str, Offer]] = field(default_factory=dict)
-    """Node → its fleet and what it was made of."""
-    busy: list[_Busy] = field(default_factory=list)
     room: float = 1.0
     """How generous the maxima of fleets are."""
-
-    def often(self, share: float) -> bool:
-        """True in such a share of all cases."""
-        return self.chance.random() < share
-
-    def some(self, of: Sequence[str]) -> list[str]:
-        """One or more of them, in their order."""
-        number = self.chance.randint(1, len(of))
-        return sorted(self.chance.sample(of, number))
 
     def look(self) -> Desired:
         """What is declared so far, and what each fleet may launch."""
         desired = read(self.documents)
-        self.offers = offers_of(desired)
-        every = [o for found in self.offers.values() for o in found]
+        every = [o for offers in offers_of(desired).values() for o in offers]
         self.sites = {
             name: [o for o in every if rules.may_launch(desired, fleet, o)]
             for name, fleet in desired.fleets.items()
@@ -237,7 +169,7 @@ class _Draft:
                     break
                 used[_quota(offer)] += 1
                 node = offer.host.name if offer.host else f"{name}-{i}"
-                self.nodes[node] = (name, offer)
+                self.nodes.append({"name": node, "fleet": name, "offer": offer_words(offer)})
                 if fleet.placement.value == "cluster":
                     home = (offer.backend, offer.region)
                 self._occupy(node, rules.launched(fleet, offer).total, offer)
@@ -256,11 +188,11 @@ class _Draft:
             first = self.chance.choice((0, len(idle) - count))
             blocks = tuple(idle[first : first + count])
             del idle[first : first + count]
-            task = f"old-{len(self.busy)}"
+            task = f"old-{len(self.running)}"
             cpus, gpus = offer.shape.cpu // total * count, offer.shape.gpus // total * count
             asked: Words = {"gpu": gpus} if gpus else {"cpu": f"{cpus}.."}
             self.documents.append({"type": "task", "name": task, "commands": ["work"], "resources": asked})
-            self.busy.append(_Busy(task, node, blocks, total))
+            self.run(task, 0, node, blocks, total)
 
     # What is asked for
 
@@ -360,29 +292,3 @@ class _Draft:
 
 def _quota(offer: Offer) -> rules.Quota:
     return (offer.backend, offer.region, offer.instance_type, offer.spot)
-
-
-def _recorded(draft: _Draft, desired: Desired) -> State:
-    """The state in which those nodes are there and those tasks run."""
-    found: list[Record] = []
-    for name, (fleet, offer) in draft.nodes.items():
-        inputs = node_inputs(desired.fleets[fleet], offer, desired.backends.get(offer.backend))
-        found.append(Record(address=Address("node", name), backend=offer.backend, inputs=data_of(inputs)))
-    for busy in draft.busy:
-        rank = f"{busy.task}-0"
-        node, place = Address("node", busy.node), Address("reservation", rank)
-        held = {"task": busy.task, "rank": 0, "node": busy.node, "blocks": list(busy.blocks)}
-        held["total_blocks"] = busy.total
-        backend = draft.nodes[busy.node][1].backend
-        asked = data_of(desired.tasks[busy.task].rank_inputs(0))
-        found.append(Record(address=place, backend=backend, inputs=held, needs=frozenset({node})))
-        running = Address("rank", rank)
-        found.append(Record(address=running, backend=backend, inputs=asked, needs=frozenset({place})))
-    occupied = {busy.node for busy in draft.busy}
-    return State(
-        lineage="worlds",
-        serial=1,
-        records={record.address: record for record in found},
-        ranks={f"{busy.task}-0": RankStatus(state=RankState.RUNNING) for busy in draft.busy},
-        idle_since={name: rules.NOW for name in draft.nodes if name not in occupied},
-    )
