@@ -33,7 +33,7 @@ from declarative.planner.types import Action, Op, Reason
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import call
 from declarative.spans import span
-from declarative.store.server.group_commit import PendingCommit
+from declarative.store.commit_queue import PendingCommit
 
 MOST_USED = 100
 """Tokens of one address that may be used up: a state from a backup goes through those of its lost future."""

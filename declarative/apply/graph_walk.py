@@ -22,7 +22,7 @@ from declarative.model.inputs import ReservationInputs
 from declarative.model.record import struct
 from declarative.planner.types import Action, Op
 from declarative.provider import QUOTAS, PermanentError, PermanentKind, TransientError
-from declarative.store.server.group_commit import PendingCommit
+from declarative.store.commit_queue import PendingCommit
 
 INTERRUPTED = "interrupted"
 POINTLESS = "what needs it cannot be done"

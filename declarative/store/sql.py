@@ -59,6 +59,9 @@ class Database(ABC):
     mutex: AbstractContextManager[object] = nullcontext()
     """Held while a step is done, where all threads share one connection."""
 
+    commit_patience = 0.0
+    """Seconds that a commit waits at most for more writes to go with it."""
+
     def __init__(self, name: str) -> None:
         """`name` is what messages call the place; without secrets."""
         self.name = name

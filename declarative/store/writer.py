@@ -1,6 +1,6 @@
 """The writer: only it changes a state. It holds the lock, and writes each step whole or not at all.
 
-Many threads may call it; their steps are committed together, see `server.group_commit`. `record_changes` has
+Many threads may call it; their steps are committed together, see `commit_queue`. `record_changes` has
 what a step writes. For a state on a server it reads and writes a mirror, see `server.mirror`. A `retried`
 method may be done twice, because the first time may have succeeded: see `errors.retried`.
 """
@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 from declarative.model.state import Address, Intent, Record, State
 from declarative.model.status import Drain, Outage, RankStatus, Readiness
 from declarative.store import events, journal, lock, loop_state, manual_edits, record_changes, records, seal
+from declarative.store.commit_queue import CommitQueue, PendingCommit
 from declarative.store.consistency import HeldBlocks
 from declarative.store.errors import RetryWhileAway, StateError, once, retried
 from declarative.store.journal import Permit
 from declarative.store.lease import LockInfo, boottime
 from declarative.store.rename import RenameMap
 from declarative.store.schema import stored
-from declarative.store.server.group_commit import CommitQueue, PendingCommit
 from declarative.store.snapshot import OPS
 from declarative.store.sql import Connection, Database
 
@@ -60,7 +60,7 @@ class Writer:
         """Where steps are done."""
         self._retry = retry
         self._clock = clock
-        self._groups = CommitQueue(self._at, self._begin, self._written)
+        self._commits = CommitQueue(self._at, self._begin, self._written)
         self._changed = False
         self._sealed = True  # our next write takes it off
         self._version = 0
@@ -74,7 +74,7 @@ class Writer:
     def _write(self, step: Callable[[Connection], T]) -> T:
         """Return the result of a step once it is committed, alone or with others."""
         try:
-            return self._groups.do(step)
+            return self._commits.do(step)
         finally:
             self._version += 1
 
@@ -91,7 +91,7 @@ class Writer:
     @contextmanager
     def _write_whole(self) -> Iterator[Connection]:
         """A step that concerns more than a copy holds."""
-        with self._groups.alone():
+        with self._commits.alone():
             try:
                 with self._database.writing() as connection:
                     self._begin(connection)
@@ -151,7 +151,7 @@ class Writer:
 
     def renew(self, seconds: float) -> None:
         """Move the end of the lease; `StateError` stale-lease if it is another one's by now."""
-        with self._groups.alone():
+        with self._commits.alone():
             try:
                 self._ends = lock.renew(self._database, self.lease, seconds)
             except StateError as error:
@@ -296,7 +296,7 @@ class Writer:
         """Like `finish`, but committed with the next step, or when it is settled."""
         again = partial(self.finish, intent, outputs, idle_since=idle_since)
         return PendingCommit(
-            self._groups, record_changes.finishing(intent, outputs, idle_since, self._clock()), again
+            self._commits, record_changes.finishing(intent, outputs, idle_since, self._clock()), again
         )
 
     def fail(self, intent: Intent, error: str) -> None:

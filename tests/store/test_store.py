@@ -51,10 +51,10 @@ from declarative.store import (
     record_changes,
     records,
 )
+from declarative.store.commit_queue import MOST_WRITES
 from declarative.store.consistency import check
 from declarative.store.errors import UnreachableError, as_state_error
 from declarative.store.server import connection as server_connection
-from declarative.store.server.group_commit import MOST_STEPS, QueuedWrite
 from declarative.store.server.postgres import Postgres
 from declarative.store.sql import Connection, Database
 from tests.support.cli import until
@@ -1015,7 +1015,7 @@ def queued(writer: Writer, *steps: Callable[[], object]) -> list[BaseException |
             return  # it is done again, after the fault of another one
         for thread in threads:
             thread.start()
-        until(lambda: len(writer._groups._steps) == len(steps))
+        until(lambda: len(writer._commits._queue) == len(steps))
         assert found == [None] * len(steps)
 
     with suppress(StateError):
@@ -1023,6 +1023,10 @@ def queued(writer: Writer, *steps: Callable[[], object]) -> list[BaseException |
     for thread in threads:
         thread.join()
     return found
+
+
+FIRST = 1
+"""The commit of the write behind which others wait in `queued`."""
 
 
 def counted(monkeypatch, store: Store) -> list[int]:
@@ -1049,12 +1053,12 @@ def test_steps_that_wait_are_committed_together(store, writer, monkeypatch) -> N
     commits = counted(monkeypatch, store)
     steps = [partial(writer.begin, "create", name, "local", {}) for name in names]
     assert queued(writer, *steps) == [None] * 5
-    assert len(commits) == 1
+    assert len(commits) == FIRST + 1
     begun = store.read().intents
     assert {intent.address for intent in begun} == {*names}
     commits.clear()
     assert queued(writer, *(partial(writer.finish, i, {"id": i.token}) for i in begun)) == [None] * 5
-    assert len(commits) == 1
+    assert len(commits) == FIRST + 1
     assert {*store.read().records} == {*names}
     assert store.read().serial == 5
     assert store.check() == []
@@ -1062,14 +1066,14 @@ def test_steps_that_wait_are_committed_together(store, writer, monkeypatch) -> N
 
 def test_a_group_waits_for_as_many_steps_as_came_before(store, writer, monkeypatch) -> None:
     """The threads that a commit wakes come back one by one; the first begins no commit without the others."""
-    groups, names = writer._groups, [Address("volume", f"data-{i}") for i in range(3)]
+    groups, names = writer._commits, [Address("volume", f"data-{i}") for i in range(3)]
     steps = [partial(writer.begin, "create", name, "local", {}) for name in names]
-    assert queued(writer, *steps[:2]) == [None] * 2  # with the first of `queued` there are three
+    assert queued(writer, *steps) == [None] * 3
     commits = counted(monkeypatch, store)
     groups._patience = 600
     threads = [threading.Thread(target=step) for step in steps]
     threads[0].start()
-    until(lambda: groups._busy and not groups._steps)
+    until(lambda: groups._is_busy)
     for thread in threads[1:]:
         thread.start()
     for thread in threads:
@@ -1079,11 +1083,11 @@ def test_a_group_waits_for_as_many_steps_as_came_before(store, writer, monkeypat
 
 def test_a_group_waits_for_no_step_that_did_not_come_before(store, writer, monkeypatch) -> None:
     """A thread that is alone, or whose fellows wait for their backends, commits at once."""
-    groups = writer._groups
+    groups = writer._commits
     assert queued(writer, partial(writer.log, "forget", NODE)) == [None]
     groups._patience = 0
     writer.log("forget", NODE)
-    monkeypatch.setattr(groups._queue, "wait", Mock(side_effect=AssertionError))
+    monkeypatch.setattr(groups._arrived, "wait", Mock(side_effect=AssertionError))
     writer.log("forget", NODE)
 
 
@@ -1136,7 +1140,7 @@ def test_an_end_that_is_left_is_done_again_if_its_commit_fails(store, writer, mo
 
 def test_what_is_to_be_done_once_a_step_is_committed_is_done_once(store, writer, monkeypatch) -> None:
     """Even if it is added while the threads of the group are informed."""
-    groups, told, real = writer._groups, Mock(), writer._groups._queue
+    groups, told, real = writer._commits, Mock(), writer._commits._freed
     step = groups.leave(lambda _connection: None)
 
     class Turn(threading.Condition):
@@ -1145,14 +1149,14 @@ def test_what_is_to_be_done_once_a_step_is_committed_is_done_once(store, writer,
             if step.is_done and not step.then:
                 groups.on_commit(step, told)
 
-    monkeypatch.setattr(groups, "_queue", Turn(real._lock))
+    monkeypatch.setattr(groups, "_freed", Turn(real._lock))
     writer.log("forget", NODE)
     told.assert_called_once_with()
 
 
 def test_steps_that_are_left_fit_in_groups(store, writer) -> None:
     """More of them than one group takes, before a step that is waited for, and before one that joins none."""
-    names = [Address("volume", f"v-{i}") for i in range(MOST_STEPS + 2)]
+    names = [Address("volume", f"v-{i}") for i in range(MOST_WRITES + 2)]
     begun = [writer.begin("create", name, "local", {}) for name in names]
     ends = [writer.finish_soon(intent, {"id": str(intent.address)}) for intent in begun]
     writer.renew(60)
@@ -1179,7 +1183,7 @@ def test_a_step_that_fails_takes_no_other_with_it(store, writer, monkeypatch) ->
         partial(begin, Address("volume", "b"), "local", {}),
     )
     assert (first, str(bad), last) == (None, "it is not to be", None)
-    assert len(commits) == 1
+    assert len(commits) == FIRST + 1
     state = store.read()
     assert {i.address.name for i in state.intents} == {"a", "b"}
     assert NODE not in state.generations
@@ -1190,7 +1194,7 @@ def test_a_first_step_that_fails_holds_up_no_other(store, writer) -> None:
 
     def fail(_connection: Connection) -> None:
         thread.start()
-        until(lambda: len(writer._groups._steps) == 1)
+        until(lambda: len(writer._commits._queue) == 1)
         raise StateError("odd", "it is not to be")
 
     address = Address("volume", "a")
@@ -1203,15 +1207,15 @@ def test_a_first_step_that_fails_holds_up_no_other(store, writer) -> None:
 
 def test_an_interrupted_thread_leaves_nobody_waiting(store, writer) -> None:
     """Neither those behind its step, nor what is written next."""
-    groups, found = writer._groups, []
-    waiting = QueuedWrite(lambda _connection: found.append("interrupted"))
-    waiting.wait = Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
+    groups, found = writer._commits, []
 
     def first(_connection: Connection) -> None:
-        with pytest.raises(KeyboardInterrupt):
-            groups._line_up(waiting)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(groups._freed, "wait", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                groups.do(lambda _connection: found.append("interrupted"))
         thread.start()
-        until(lambda: len(groups._steps) == 1)
+        until(lambda: len(groups._queue) == 1)
 
     thread = threading.Thread(target=partial(writer.begin, "create", NODE, "local", {}))
     writer._write(first)
@@ -1284,7 +1288,7 @@ def test_a_lease_is_renewed_between_two_steps_that_wait(store, writer) -> None:
         return lambda: writer._write(lambda _connection: order.append(name))
 
     def waits(number: int) -> Callable[[], bool]:
-        return lambda: len(writer._groups._steps) == number
+        return lambda: len(writer._commits._queue) == number
 
     threads = [threading.Thread(target=run) for run in (step("before"), renews, step("after"))]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from declarative import cli
 from declarative.store import Writer
-from declarative.store.server.group_commit import CommitQueue
+from declarative.store.commit_queue import CommitQueue
 from tests.support.cli import clean_env, fleet, lines, task, volume
 from tests.support.forked import import_all
 

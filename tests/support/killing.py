@@ -26,7 +26,8 @@ from typing import Any
 from declarative import cli
 from declarative.model.state import State
 from declarative.store import StateError, Writer, open_store
-from declarative.store.server.group_commit import CommitQueue, QueuedWrite, WriteGroup
+from declarative.store.commit_queue import CommitQueue, QueuedWrite
+from declarative.store.sql import Connection
 from tests.providers.cloud.run import PLUG, RunningCloud
 from tests.support.cli import clean_env, fleet, kill_ranks, lines, processes, task, until, volume
 from tests.support.forked import import_all
@@ -82,15 +83,15 @@ def at(method: str, acts: Mapping[int, Act], *, after: bool) -> None:
 
 
 def at_a_group(when: str, step: int) -> None:
-    """Die round a group of steps: the first, from number `step` on, of several workers."""
+    """Die round a group of writes: the first, from number `step` on, of several workers."""
     if when == "opened":
-        at_call(CommitQueue, "_next", step)
+        at_call(Writer, "_begin", step, after=True)
     elif when == "handed":
-        at_call(CommitQueue, "_hand_on", step, after=True)
-    elif when == "between":
-        in_a_group(step)
+        at_call(CommitQueue, "_free", step, after=True)
+    elif when in ("committed", "told", "called"):
+        after_a_group(when, step)
     else:
-        at_the_end(when, step)
+        in_a_group(when, step)
 
 
 def at_call(cls: type, method: str, step: int, *, after: bool = False) -> None:
@@ -110,48 +111,52 @@ def at_call(cls: type, method: str, step: int, *, after: bool = False) -> None:
     setattr(cls, method, call)
 
 
-def in_a_group(step: int) -> None:
-    """Die with the second step of a group before one is committed."""
-    real = WriteGroup.do
+def is_group(writes: list[QueuedWrite], count: int, step: int) -> bool:
+    """Whether transaction number `count` is the one to die at: one of several writes, if one comes soon."""
+    return count >= step and (len(writes) > 1 or count >= step + 40)
+
+
+def in_a_group(when: str, step: int) -> None:
+    """Die with the second write of a transaction, with its last one, or while it is committed."""
+    real = CommitQueue._write
     numbers = itertools.count(1)
 
-    def do(group: WriteGroup, one: QueuedWrite) -> None:
-        real(group, one)
-        if len(group.done) > 1 and next(numbers) >= step:
+    def write(queue: CommitQueue, writes: list[QueuedWrite]) -> QueuedWrite | None:
+        if is_group(writes, next(numbers), step):
+            marked = writes[1] if when == "between" and len(writes) > 1 else writes[-1]
+            work = marked.work
+            assert work is not None
+
+            def dies(connection: Connection) -> object:
+                outcome = work(connection)
+                if when == "during":
+                    threading.Thread(target=die, daemon=True).start()
+                else:
+                    die()
+                return outcome
+
+            marked.work = dies
+        return real(queue, writes)
+
+    setattr(CommitQueue, "_write", write)  # noqa: B010 (mypy refuses the assignment)
+
+
+def after_a_group(when: str, step: int) -> None:
+    """Die once a transaction is committed: before its threads know, when half of them do, or all."""
+    real = CommitQueue._finish
+    numbers = itertools.count(1)
+
+    def finish(queue: CommitQueue, writes: list[QueuedWrite], error: BaseException | None) -> None:
+        dies = error is None and is_group(writes, next(numbers), step)
+        if dies and when == "committed":
+            die()
+        some = writes[: len(writes) // 2 + 1] if dies and when == "told" else writes
+        real(queue, some, error)
+        if dies:
+            queue._free()
             die()
 
-    setattr(WriteGroup, "do", do)  # noqa: B010 (mypy refuses the assignment)
-
-
-def at_the_end(when: str, step: int) -> None:
-    """Die round the end of a group."""
-    real = WriteGroup.end
-    count = 0
-
-    def end(group: WriteGroup, error: BaseException | None = None) -> None:
-        nonlocal count
-        count += 1
-        if error is not None or count < step or (len(group.done) < 2 and count < step + 40):
-            real(group, error)
-        elif when == "commit":
-            die()
-        elif when == "committed":
-            group.wake_threads = lambda *_: die()  # type: ignore[method-assign]
-            real(group)
-        elif when == "told":
-            del group.taken[len(group.taken) // 2 + 1 :]  # the others are woken after that
-            wake = group.wake_threads
-            group.wake_threads = lambda *given: (wake(*given), die())  # type: ignore[func-returns-value, assignment, method-assign]
-            real(group)
-        elif when == "called":
-            wake = group.wake_threads
-            group.wake_threads = lambda *given: (wake(*given), die())  # type: ignore[func-returns-value, assignment, method-assign]
-            real(group)
-        else:
-            threading.Thread(target=die, daemon=True).start()
-            real(group)
-
-    setattr(WriteGroup, "end", end)  # noqa: B010 (mypy refuses the assignment)
+    setattr(CommitQueue, "_finish", finish)  # noqa: B010 (mypy refuses the assignment)
 
 
 @dataclass(frozen=True)

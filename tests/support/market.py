@@ -283,7 +283,7 @@ class Site:
         return all(r.outcome == "done" for r in found)
 
     def _count(self, writer: Writer, die_at: int) -> None:
-        real, leave, lock = writer._write, writer._groups.leave, threading.Lock()
+        real, leave, lock = writer._write, writer._commits.leave, threading.Lock()
         self.writes = 0
 
         def alive() -> None:
@@ -312,5 +312,5 @@ class Site:
         put = writer.seal
         writer.seal = seal  # type: ignore[method-assign]
         writer._write = write  # type: ignore[method-assign]
-        writer._groups.leave = leaves  # type: ignore[assignment, method-assign]
+        writer._commits.leave = leaves  # type: ignore[assignment, method-assign]
         self.market.alive = alive

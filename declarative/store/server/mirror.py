@@ -42,6 +42,8 @@ class MirroredServer(Database):
 class Mirror(Sqlite):
     """A copy in memory, made when it is first used and anew after a fault. Threads share its connection."""
 
+    commit_patience = 0.025  # longer is no way back from a commit
+
     def __init__(self, server: MirroredServer, lease: LockInfo) -> None:
         """`lease` is that of the lock under which it is used."""
         super().__init__(Path(":memory:"), mode="rw", clock=lambda: lease.since)
