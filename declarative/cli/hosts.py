@@ -205,7 +205,7 @@ def _write(
     session: ProjectSession, desired: Desired, taken: Mapping[Place, NewKey], before: Mapping[str, bytes]
 ) -> None:
     """Put the keys into the files; `InvalidError`, with the lines to paste, where that cannot be done."""
-    from declarative.language.source.host_keys import with_host_keys
+    from declarative.language.formatter.host_keys import with_host_keys
     from declarative.planner.contact import in_flow
 
     files = dict(before)

@@ -17,8 +17,8 @@ from declarative.model.diagnostic import InvalidError, failed
 
 if TYPE_CHECKING:
     from declarative.apply.backend_client import BackendClient
-    from declarative.language.loader.existing import FreeNames, HostList
-    from declarative.language.loader.foreign_formats import Draft
+    from declarative.language.importers.drafts import Draft
+    from declarative.language.importers.existing import FreeNames, HostList
     from declarative.language.source import Document
     from declarative.language.source import Path as Steps
     from declarative.model.diagnostic import Diagnostic, Span
@@ -98,7 +98,7 @@ def import_command(
 
 
 def _normal(text: str) -> str:
-    from declarative.language.source.format import format_text
+    from declarative.language.formatter import format_text
 
     formatted = format_text(text, "imported.yaml").text
     return text if formatted is None else formatted
@@ -133,8 +133,8 @@ def _of_backend(
     fleet: str | None,
     **_: Any,
 ) -> str:
-    from declarative.language.loader.existing import chosen, fleets_of, volumes_of
-    from declarative.language.loader.foreign_formats import text_of
+    from declarative.language.importers.drafts import text_of
+    from declarative.language.importers.existing import chosen, fleets_of, volumes_of
     from declarative.provider import ProviderError
     from declarative.retry import call
 
@@ -194,7 +194,7 @@ def _declared(session: ProjectSession, desired: Desired, backend: str) -> Backen
 
 
 def _names(desired: Desired, kind: str) -> FreeNames:
-    from declarative.language.loader.existing import FreeNames
+    from declarative.language.importers.existing import FreeNames
 
     return FreeNames(map(str, desired.fleets if kind == "fleet" else desired.volumes))
 
@@ -212,8 +212,8 @@ def _of_hosts(
     no_probe: bool,
     **asked: Any,
 ) -> str:
-    from declarative.language.loader.existing import hosts_of
-    from declarative.language.loader.foreign_formats import Draft, text_of
+    from declarative.language.importers.drafts import Draft, text_of
+    from declarative.language.importers.existing import hosts_of
     from declarative.model.resource import SSH, Desired
     from declarative.model.state import State
 
@@ -273,7 +273,7 @@ def _with(desired: Desired, fields: Mapping[str, Any]) -> Desired:
 
 def _listed(names: tuple[str, ...], inventory: Path | None, ssh_config: Path | None) -> HostList:
     """The hosts that are named, and those of files."""
-    from declarative.language.loader import existing
+    from declarative.language.importers import existing
 
     hosts = existing.HostList()
     for name in names:
@@ -342,16 +342,16 @@ def _facts(look: Look) -> str:
 
 
 def _converted(session: ProjectSession, source: str, names: tuple[str, ...]) -> str:
-    from declarative.language.loader.conversion import from_dstack
-    from declarative.language.loader.documents import file_name
-    from declarative.language.loader.foreign_formats import (
+    from declarative.language.importers.drafts import (
         backends_of,
         keep_apart,
         keep_off,
         name_doubles,
         text_of,
     )
-    from declarative.language.loader.skypilot import from_skypilot
+    from declarative.language.importers.dstack import from_dstack
+    from declarative.language.importers.skypilot import from_skypilot
+    from declarative.language.loader.documents import file_name
     from declarative.language.source import read
     from declarative.model.resource import EXISTING, LOCAL
 

@@ -21,8 +21,8 @@ from declarative.language.loader.findings import Findings
 from declarative.model.diagnostic import InvalidError, Severity, Span, failed, in_order
 
 if TYPE_CHECKING:
+    from declarative.language.formatter import Formatted
     from declarative.language.source import Reading
-    from declarative.language.source.format import Formatted
     from declarative.model.resource import Desired
 
 
@@ -75,10 +75,10 @@ def _project(
     """The files that the loader reads, by its own rules: which may be opened, and what `include` names. Adds
     their content and its normal form to `known`.
     """
+    from declarative.language.formatter import format_text
     from declarative.language.loader.documents import classify
     from declarative.language.loader.files import ProjectFiles
     from declarative.language.loader.project import complete, declared, excluded, find_project, settle
-    from declarative.language.source.format import format_text
 
     def work(name: str, content: bytes, reading: Reading) -> None:
         known[name] = content, format_text(content, name, reading)
@@ -116,7 +116,7 @@ def _one(
     """Format one file, or say what would change; whether anything does. `known` is its content a moment ago,
     and the normal form of that.
     """
-    from declarative.language.source.format import format_text
+    from declarative.language.formatter import format_text
     from declarative.model.text import clean
 
     content = bytes_of(path)

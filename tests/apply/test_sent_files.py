@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from declarative.apply.bundles import Bundles, Packed, changed_files
-from declarative.language.loader import file_lists, load, project_folder
+from declarative.language.loader import load, project_folder, sent_files
 from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.inputs import RecordedFiles
 from declarative.model.manifest import Manifest
@@ -254,7 +254,7 @@ def test_a_file_that_changes_while_it_is_read_is_said(tmp_path, monkeypatch):
 def test_limits(tmp_path, monkeypatch, limit, value, summary):
     tree(tmp_path, "a", "b", "c", "d/e/f", "d/e/g", "d/e/h")
     (tmp_path / ".gitignore").write_text("*.x\n")
-    monkeypatch.setattr(file_lists, limit, value)
+    monkeypatch.setattr(sent_files, limit, value)
     found = refusal(tmp_path, ".")
     assert (found.code, found.summary) == ("too-large", summary)
 

@@ -21,10 +21,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from declarative.cli.project_files import fmt_command
+from declarative.language import formatter as format_module
+from declarative.language.formatter import format_text
 from declarative.language.loader import load
-from declarative.language.source import format as format_module
 from declarative.language.source import parse, reader
-from declarative.language.source.format import format_text
 from declarative.model.schema import Problem, decode
 from declarative.model.spec import DOCUMENTS, Memory
 

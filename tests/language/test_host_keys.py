@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from declarative.language.source import host_keys, parse
-from declarative.language.source.host_keys import with_host_keys
+from declarative.language.formatter import host_keys
+from declarative.language.formatter.host_keys import with_host_keys
+from declarative.language.source import parse
 from declarative.model.spec.hosts import HostKey, fingerprint
 from declarative.planner.contact import in_flow
 from tests.providers.ssh.machines import run

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from declarative.cli import cli
+from declarative.language.importers.drafts import text_of, yaml_lines
+from declarative.language.importers.dstack import from_dstack
+from declarative.language.importers.skypilot import from_skypilot
 from declarative.language.loader import load
-from declarative.language.loader.conversion import from_dstack
-from declarative.language.loader.foreign_formats import text_of, yaml_lines
-from declarative.language.loader.skypilot import from_skypilot
 from declarative.language.source import read
 from declarative.model.diagnostic import InvalidError
 from declarative.model.schema import fields_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from declarative.language.importers.existing import HostList, login, of_lines, of_ssh, of_tree
 from declarative.language.loader import load
-from declarative.language.loader.existing import HostList, login, of_lines, of_ssh, of_tree
 from tests.language.test_host_keys import key_of
 from tests.providers.ssh.machines import run
 

@@ -2,7 +2,7 @@
 
 `files` finds and reads the files, `project` settles the values of `${{ var.x }}`, `documents` decodes each
 document, `references` compares them with each other, `mounts` works out the volumes of each rank,
-`file_lists` the files that ranks get. Everything has limits: the directory may be a stranger's.
+`sent_files` the files that ranks get. Everything has limits: the directory may be a stranger's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
 from declarative.language.loader.documents import classify, decode_all, shown_span, skipped
-from declarative.language.loader.file_lists import CannotSendError, Sender
 from declarative.language.loader.files import ProjectFiles
 from declarative.language.loader.findings import Findings
 from declarative.language.loader.project import (
@@ -32,6 +31,7 @@ from declarative.language.loader.project import (
     state_of,
 )
 from declarative.language.loader.references import assemble
+from declarative.language.loader.sent_files import CannotSendError, Sender
 from declarative.language.source import Document
 from declarative.language.template import TemplateScope
 from declarative.model.diagnostic import Diagnostic, Severity, Span

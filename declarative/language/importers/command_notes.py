@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from declarative.language.loader.foreign_formats import Draft
+from declarative.language.importers.drafts import Draft
 from declarative.language.source import Path
 
 Commands: TypeAlias = Sequence[tuple[Path, str]]

@@ -10,8 +10,8 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from declarative.language.formatter.layout import Line, YamlItem, YamlNode
 from declarative.language.source import parse
-from declarative.language.source.layout import Line, YamlItem, YamlNode
 from declarative.model.schema import BadValueError, Syntax, fields_of
 from declarative.model.schema.json_schema import kept
 from declarative.model.spec import DOCUMENTS, Count, Duration, Gpu, Memory, Mount, Mounts, Nodes, Variable

@@ -13,7 +13,7 @@ from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from declarative.language.loader.foreign_formats import Draft, Noted, name_of
+from declarative.language.importers.drafts import Draft, Noted, name_of
 from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.spec.text import NAME

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from declarative.language.loader.foreign_commands import Commands, note_clone, note_rights
-from declarative.language.loader.foreign_formats import Draft, Noted, known_backends, name_of
+from declarative.language.importers.command_notes import Commands, note_clone, note_rights
+from declarative.language.importers.drafts import Draft, Noted, known_backends, name_of
 from declarative.language.source import Document, Path
 from declarative.model.schema import fields_of
 from declarative.model.schema.marks import BadValueError, ignored_of

@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from declarative.language.source import Document, Reading, no_collections, parse
-from declarative.language.source.layout import (
+from declarative.language.formatter.layout import (
     Layout,
     Line,
     Note,
@@ -28,7 +27,7 @@ from declarative.language.source.layout import (
     keeps,
     roots,
 )
-from declarative.language.source.normal import (
+from declarative.language.formatter.normal import (
     Hint,
     arrange,
     hint_of,
@@ -38,6 +37,7 @@ from declarative.language.source.normal import (
     without_blanks,
     written,
 )
+from declarative.language.source import Document, Reading, no_collections, parse
 from declarative.language.source.reader import Events
 from declarative.model.diagnostic import Diagnostic, Span
 from declarative.model.record import struct

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from declarative.language.loader.foreign_commands import note_clone, note_rights
-from declarative.language.loader.foreign_formats import (
+from declarative.language.importers.command_notes import note_clone, note_rights
+from declarative.language.importers.drafts import (
     CLOUDS,
     NO_DRIVER,
     SOME_CLOUD,
@@ -24,7 +24,7 @@ from declarative.language.loader.foreign_formats import (
     name_of,
     remove,
 )
-from declarative.language.loader.skypilot_shapes import MAY_BE_LEFT_OUT, misshapen
+from declarative.language.importers.skypilot_shapes import MAY_BE_LEFT_OUT, misshapen
 from declarative.language.source import Document, Path
 from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
