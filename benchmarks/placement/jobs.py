@@ -17,7 +17,7 @@ from benchmarks.placement.problem import READY, Problem
 from declarative.model.blocks import Shape
 from declarative.model.resource import Offer, RankMount, TaskWant
 from declarative.model.spec import Fleet, Name, SpotPolicy, Task
-from declarative.model.spec.fleet import Nodes
+from declarative.model.spec.fleet import NodeCount
 from declarative.model.spec.values import Blocks, Count, Gpu, Placement, Resources
 from declarative.placement.problem import Ask, FleetRule, Node, VolumeAt
 
@@ -285,7 +285,7 @@ def problem(case: Scene) -> Problem:
         name = fleet_of(domain)
         fleet = Fleet(
             name=Name(name),
-            nodes=Nodes(0, 0, None),
+            nodes=NodeCount(0, 0, None),
             placement=Placement.CLUSTER,
             blocks=Blocks(None),
             backends=(Name(domain[0]),),

@@ -25,7 +25,7 @@ from benchmarks.placement.traces import Machine, Pod
 from declarative.model.blocks import Shape
 from declarative.model.resource import TaskWant
 from declarative.model.spec import Fleet, Name, Task
-from declarative.model.spec.fleet import Nodes
+from declarative.model.spec.fleet import NodeCount
 from declarative.model.spec.values import Count, Cpu, Gpu, Memory, Resources
 from declarative.placement.problem import Ask, FleetRule, Node, PlacementOutcome
 
@@ -126,7 +126,7 @@ def problem(work: Workload) -> Problem:
         Ask(want=TaskWant(spec=Task(name=Name(f"pod-{i}"), commands=("true",), resources=wants[pod])))
         for i, pod in enumerate(work.pods)
     ]
-    fleet = Fleet(name=Name(FLEET), nodes=Nodes(len(nodes), len(nodes), len(nodes)))
+    fleet = Fleet(name=Name(FLEET), nodes=NodeCount(len(nodes), len(nodes), len(nodes)))
     rule = FleetRule(fleet=fleet, offers=(), existing=len(nodes), baseline=0)
     return Problem(asks, nodes, {FLEET: rule}, {})
 

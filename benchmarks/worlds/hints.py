@@ -15,7 +15,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from benchmarks.worlds.world import NOW, Words, World, offers_of, read
-from declarative.planner.make import make
+from declarative.planner.make import make_plan
 
 
 def hints(plan: Words) -> dict[str, set[str]]:
@@ -58,7 +58,7 @@ def _parted(hint: str) -> tuple[str, str]:
 def _placed(case: World, documents: Sequence[Words]) -> set[str]:
     desired = read(documents)
     seen = replace(case.inventory, offers={**case.inventory.offers, **offers_of(desired)})
-    found = make(desired, case.state, seen, NOW)
+    found = make_plan(desired, case.state, seen, NOW)
     return set(desired.tasks) - {refusal.task for refusal in found.unplaced.refusals}
 
 

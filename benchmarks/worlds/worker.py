@@ -18,7 +18,7 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from benchmarks.worlds.world import NOW, Words, build
-from declarative.planner.make import make
+from declarative.planner.make import make_plan
 from declarative.render.data import plan_json
 
 
@@ -51,7 +51,7 @@ def main(lines: Sequence[str]) -> None:
     for line in lines:
         world = build(json.loads(line))
         start = time.process_time()
-        plan = make(world.desired, world.state, world.inventory, NOW)
+        plan = make_plan(world.desired, world.state, world.inventory, NOW)
         cpu = time.process_time() - start
         print(json.dumps({"plan": plan_json(plan), "cpu": cpu}), flush=True)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from declarative.model.blocks import Shape
 from declarative.model.inputs import zone_asked
-from declarative.model.resource import Offer, Taken
+from declarative.model.resource import Offer, OthersShare
 from declarative.model.state import (
     COUNTED_SINCE,
     DRAINED,
@@ -217,7 +217,7 @@ class BackendClient:
             raise PermanentError(PermanentKind.INVALID, "it has no partitions", hint="`driver: slurm` has")
         return self._provider.members(settings)
 
-    def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[Taken, ...]]:
+    def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[OthersShare, ...]]:
         """Nodes of providers without partitions are shared with nobody."""
         if not isinstance(self._provider, Partitions):
             return {}

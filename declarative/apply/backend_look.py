@@ -30,7 +30,7 @@ from declarative.apply.polls import poll
 from declarative.apply.unreachable import blocks_of, hold_given_up, overdue_nodes
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.record import struct
-from declarative.model.resource import EXISTING, LOCAL, Host, LeftOut, Offer, Taken
+from declarative.model.resource import EXISTING, LOCAL, Host, LeftOut, Offer, OthersShare
 from declarative.model.state import IMAGE, ORPHAN, Address, Record, State, machine_name, made_as, natural
 from declarative.model.status import BOOTING, NodeState, RankStatus, Readiness, Risk
 from declarative.planner.inventory import Inventory, PartitionNode
@@ -74,7 +74,7 @@ class BackendFindings:
     strays: dict[str, dict[int, str]] = field(default_factory=dict)
     past: dict[str, dict[str, RankStatus | None]] = field(default_factory=dict)
     existing: dict[str, tuple[PartitionNode, ...]] = field(default_factory=dict)
-    taken: dict[str, tuple[Taken, ...]] = field(default_factory=dict)
+    taken: dict[str, tuple[OthersShare, ...]] = field(default_factory=dict)
     images: dict[tuple[str, str], str] = field(default_factory=dict)
     risks: dict[str, Risk] = field(default_factory=dict)
 

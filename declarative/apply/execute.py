@@ -29,7 +29,7 @@ from declarative.model.state import (
     started_rank,
 )
 from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, RankStatus, Readiness
-from declarative.planner.types import Action, Op, Reason
+from declarative.planner.plan import Action, Op, Reason
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import call
 from declarative.spans import span

@@ -20,7 +20,7 @@ from typing import Protocol, Self
 from declarative.apply.failover import Failover, FailoverVerdict, Move, is_scarce
 from declarative.model.inputs import ReservationInputs
 from declarative.model.record import struct
-from declarative.planner.types import Action, Op
+from declarative.planner.plan import Action, Op
 from declarative.provider import QUOTAS, PermanentError, PermanentKind, TransientError
 from declarative.store.commit_queue import PendingCommit
 

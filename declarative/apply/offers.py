@@ -19,7 +19,7 @@ from declarative.model.resource import CATALOGUED, EXISTING, LOCAL, Host, Offer,
 from declarative.model.spec import Backend
 from declarative.model.spec.backend import CatalogOffer
 from declarative.model.state import State
-from declarative.planner.hosts import named
+from declarative.planner.hosts import partition_node_names
 from declarative.planner.inventory import PartitionNode
 from declarative.provider import PermanentError, ProviderError
 from declarative.provider.optional import Member
@@ -158,7 +158,7 @@ def _nodes_of(
     settings = {key: value for key, value in wanted[0].fields.items() if key != "slurm"}
     found = backends.read(backend, partial(_members, settings))
     given = {h.key: h.name for h in wanted if not h.whole}
-    known = given or named(fleet, backend, [node.key for node in found], state)
+    known = given or partition_node_names(fleet, backend, [node.key for node in found], state)
     declared = backends.declared.get(backend)
     return tuple(
         _partition_node(node, replace(wanted[0], name=known[node.key], fields=settings), declared)

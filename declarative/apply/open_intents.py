@@ -29,7 +29,7 @@ from declarative.model.state import (
     started_rank,
 )
 from declarative.model.status import RankStatus
-from declarative.planner.types import Op, Plan
+from declarative.planner.plan import Op, Plan
 from declarative.provider import Provider, ProviderError
 from declarative.retry import PATIENCE, call
 from declarative.store.consistency import fault

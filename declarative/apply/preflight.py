@@ -16,7 +16,7 @@ from declarative.model.diagnostic import Diagnostic, Severity, Span, and_more, i
 from declarative.model.inputs import Inputs, NodeInputs, RankInputs, data_of
 from declarative.model.resource import LOCAL
 from declarative.model.state import Address, Record, State
-from declarative.planner.types import Op, Plan, Queued, adopted
+from declarative.planner.plan import Op, Plan, Queued, adopted_id
 from declarative.provider import NoKeyError, PermanentError, ProviderError
 from declarative.provider.optional import Existing
 from declarative.retry import Policy, call
@@ -111,7 +111,7 @@ def _others(name: str, wanted: Mapping[Address, Inputs], backends: Backends) -> 
     lost; a warning about those that do not say of which project they are. Another project's are its own.
     """
     where = f"backend/{name}"
-    made = [address for address, inputs in wanted.items() if adopted(inputs) is None]
+    made = [address for address, inputs in wanted.items() if adopted_id(inputs) is None]
     try:
         found = backends.read(name, lambda provider, _: call(partial(provider.others, made), policy=PATIENCE))
     except ProviderError:

@@ -16,8 +16,8 @@ from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.record import struct
 from declarative.model.resource import TaskWant
 from declarative.model.state import Record, State, is_stopped, silent_since
-from declarative.planner.tasks import DELAYS, again
-from declarative.planner.types import Action, Op, Plan, Reason
+from declarative.planner.plan import Action, Op, Plan, Reason
+from declarative.planner.tasks import DELAYS, due_retry
 
 NO_CAPACITY = "no capacity"
 """Why a task waits that no plan could place."""
@@ -166,7 +166,7 @@ class Retries:
         if is_stopped(have) or not all(state.has_ended(r.address.name) for r in have):
             self._placeless.pop(task, None)  # it runs, for somebody else has started it; or was stopped
             return None
-        found = again(want, have, state, now)
+        found = due_retry(want, have, state, now)
         if found is None and len(have) == want.spec.nodes:
             self._placeless.pop(task, None)  # it has ended, and not in a way that is retried any more
         if waits := self._placeless.get(task):

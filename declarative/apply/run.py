@@ -24,7 +24,7 @@ from declarative.model.inputs import AttachmentInputs, NodeInputs, zone_asked
 from declarative.model.spec.values import Placement
 from declarative.model.state import Address, Record, State, made_as
 from declarative.model.status import RankStatus
-from declarative.planner.types import Action, Op, Plan, Reason
+from declarative.planner.plan import Action, Op, Plan, Reason
 from declarative.provider import ProviderError
 from declarative.retry import call
 

@@ -38,8 +38,8 @@ from declarative.model.state import (
     given_up,
 )
 from declarative.model.status import NodeState, RankState, RankStatus
-from declarative.planner.inventory import Inventory, effective, unstarted, vanished
-from declarative.planner.types import Action
+from declarative.planner.inventory import Inventory, observed_state, unstarted, vanished
+from declarative.planner.plan import Action
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.retry import PATIENCE, call
 from declarative.store import StateError, Writer, age
@@ -106,7 +106,7 @@ def settle(
         before = writer.state()
     # A cloud's nodes that are to be ended by a plan may run until then.
     silent_hosts = {n: s for n, s in inventory.silent.items() if of_host(before, n)}
-    ranks = effective(before, replace(inventory, silent=silent_hosts)).ranks
+    ranks = observed_state(before, replace(inventory, silent=silent_hosts)).ranks
     changed = {name: status for name, status in ranks.items() if before.ranks.get(name) != status}
     _stop_lost(backends, before, changed, inventory.ranks)
     _observe(writer, before, changed, note)

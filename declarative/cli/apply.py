@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from declarative.model.spec.policy import PlanKey
     from declarative.model.spec.text import Name
     from declarative.model.state import State
-    from declarative.planner.saved import Saved
-    from declarative.planner.types import Plan
+    from declarative.planner.plan import Plan
+    from declarative.planner.saved_plan import SavedPlan
     from declarative.store import Writer
     from declarative.store.rename import Declared
 
@@ -104,7 +104,7 @@ def check_options() -> None:
 class SavedRun(Run):
     """One apply of a saved plan."""
 
-    def __init__(self, session: ProjectSession, saved: Saved, options: Mapping[str, Any]) -> None:
+    def __init__(self, session: ProjectSession, saved: SavedPlan, options: Mapping[str, Any]) -> None:
         from declarative.model.resource import Desired
         from declarative.model.spec import Project
 
@@ -130,9 +130,9 @@ class SavedRun(Run):
         """The plan, after a check that it still holds. Also records what happened by itself."""
         from declarative.apply.backend_look import look
         from declarative.apply.settle import check_vanished, note_lost, settle
-        from declarative.planner.assumptions import again, differences, stopped_by_now
+        from declarative.planner.facts import changed_facts, facts_now, stopped_by_now
         from declarative.planner.hosts import hosts_of_plan
-        from declarative.planner.inventory import effective
+        from declarative.planner.inventory import observed_state
 
         plan, facts = self.saved.plan, self.saved.facts
         state = writer.state()
@@ -148,8 +148,8 @@ class SavedRun(Run):
         known = set(plan.diagnostics)
         say(tuple(d for d in seen.inventory.diagnostics if d not in known))
         changed = (
-            *differences(facts, again(plan, facts, state, seen.inventory), seen.inventory.readiness),
-            *stopped_by_now(plan, effective(state, seen.inventory), self.now()),
+            *changed_facts(facts, facts_now(plan, facts, state, seen.inventory), seen.inventory.readiness),
+            *stopped_by_now(plan, observed_state(state, seen.inventory), self.now()),
         )
         if changed:
             raise InvalidError(changed)
@@ -179,7 +179,7 @@ def _renames(plan: Plan, state: State) -> Declared:
     return renames
 
 
-def _check_place(session: ProjectSession, saved: Saved, desired: Desired) -> Name | None:
+def _check_place(session: ProjectSession, saved: SavedPlan, desired: Desired) -> Name | None:
     """The name of the state's project; `InvalidError` if it is not the state that the plan was made of.
     Reads, and makes nothing.
     """
@@ -202,7 +202,7 @@ def _check_place(session: ProjectSession, saved: Saved, desired: Desired) -> Nam
     return cast("Name | None", project)
 
 
-def _check_files(session: ProjectSession, saved: Saved) -> None:
+def _check_files(session: ProjectSession, saved: SavedPlan) -> None:
     """`InvalidError` if a file that a rank gets has changed: checked before anything is done."""
     from declarative.apply.bundles import changed_files, named
 
@@ -217,10 +217,10 @@ def _place(url: str, directory: Path) -> str:
     return url if path == url else str(directory / path)
 
 
-def _check_record(session: ProjectSession, saved: Saved, state: State) -> None:
+def _check_record(session: ProjectSession, saved: SavedPlan, state: State) -> None:
     from dataclasses import replace
 
-    from declarative.planner.assumptions import record_difference
+    from declarative.planner.facts import record_difference
 
     found = record_difference(saved.plan, state)
     if found is None:
@@ -230,7 +230,7 @@ def _check_record(session: ProjectSession, saved: Saved, state: State) -> None:
     raise InvalidError((found,))
 
 
-def _elsewhere(saved: Saved) -> str:
+def _elsewhere(saved: SavedPlan) -> str:
     return (
         f"run it there: `fleetform -C {shlex.quote(saved.directory)} apply FILE`, or say where: `--state URL`"
     )

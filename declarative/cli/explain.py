@@ -92,12 +92,12 @@ def _explain(
 ) -> tuple[Answer, tuple[Diagnostic, ...]]:
     """The answer, and the diagnostics of the plan."""
     from declarative.model.diagnostic import in_order
-    from declarative.planner.decisions import Question
+    from declarative.planner.decisions import PlanRequest
     from declarative.planner.explain import Explainer
 
     kind, name = _parse(target)
     desired, renames, _, seen = observe(session, requested, offline=offline)
-    asked = Question(
+    asked = PlanRequest(
         desired=desired,
         recorded=renames.state,
         inventory=seen.inventory,
@@ -105,7 +105,7 @@ def _explain(
         requested=frozenset(requested),
         reuse=reuse,
         effort=effort,
-        about=name if kind == "task" else name.rpartition("-")[0] if kind == "rank" else None,
+        explained_task=name if kind == "task" else name.rpartition("-")[0] if kind == "rank" else None,
     )
     explainer = Explainer(asked, allowed_work(max_work, offline=offline))
     spent = session.state.open(desired, offline=offline).spent()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from declarative.apply.watch import Idle
     from declarative.cli.run import Run
     from declarative.model.status import RankState
-    from declarative.planner.types import Plan
+    from declarative.planner.plan import Plan
     from declarative.store import Writer
 
 PATIENCE = 5.0

@@ -105,8 +105,8 @@ def _offers(
     """
     from declarative.apply.parallel import ask_backends
     from declarative.model.state import State
-    from declarative.planner.contact import changed_key
     from declarative.planner.hosts import declared_hosts
+    from declarative.planner.refused_hosts import changed_key
 
     hosts = [
         _as_trusted(host, taken)
@@ -206,7 +206,7 @@ def _write(
 ) -> None:
     """Put the keys into the files; `InvalidError`, with the lines to paste, where that cannot be done."""
     from declarative.language.formatter.host_keys import with_host_keys
-    from declarative.planner.contact import in_flow
+    from declarative.planner.refused_hosts import in_flow
 
     files = dict(before)
     stuck: list[Diagnostic] = []

@@ -204,13 +204,13 @@ def _lost_with_node(record: Record) -> Diagnostic:
 
 def _say_retry(session: ProjectSession, desired: Desired | None, state: State, task: str) -> None:
     """Tell a user who waits for the task's end that the task is to run again."""
-    from declarative.planner.tasks import again
+    from declarative.planner.tasks import due_retry
 
     want = desired.tasks.get(task) if desired else None
     if want is None or not want.spec.retry.on_events:
         return
     state = observed(session, desired, state)
-    if again(want, ranks_of(state, task), state, session.clock()):
+    if due_retry(want, ranks_of(state, task), state, session.clock()):
         sys.stderr.write(f"task/{task} {AGAIN}\n")
 
 

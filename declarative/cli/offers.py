@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from declarative.model.diagnostic import Diagnostic
     from declarative.model.resource import Desired
     from declarative.model.spec import Fleet
-    from declarative.planner.offers import Asked, Offered
+    from declarative.planner.offers import OfferListing, OfferQuery
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -104,22 +104,21 @@ def offers_command(
 
 def _find(
     session: ProjectSession, name: str | None, *, offline: bool, **asked: Any
-) -> tuple[Offered, tuple[Diagnostic, ...]]:
+) -> tuple[OfferListing, tuple[Diagnostic, ...]]:
     """The offers, and what there is to say of the project and its backends."""
     from declarative.apply.offers import Answers, ask_offers, known_offers, own_gpus
     from declarative.apply.parallel import ask_backends
     from declarative.model.diagnostic import in_order
     from declarative.model.state import State
     from declarative.planner.inventory import Inventory
-    from declarative.planner.launchable import is_local
-    from declarative.planner.offers import Asked, backends_of, offered
+    from declarative.planner.offers import OfferQuery, backends_of, is_local, matching_offers
 
     desired = session.load().desired
     fleet = _fleet(desired, name)
     wanted = _asked(desired, **asked)
     names = backends_of(desired, fleet, wanted)
     if fleet is not None and not names:
-        uses = ", ".join(backends_of(desired, fleet, Asked()))
+        uses = ", ".join(backends_of(desired, fleet, OfferQuery()))
         raise failed("usage", f"fleet/{fleet.name} does not use that backend", f"it uses {uses}")
     backends = session.backends(desired, State())
     answers = Answers()
@@ -127,7 +126,9 @@ def _find(
     offers, faults = known_offers(backends, names, answers)
     here = not offline and any(is_local(desired, name) for name in names)
     own = own_gpus(backends) if here else None
-    found = offered(desired, fleet, wanted, Inventory(offers=offers, own_gpus=own, diagnostics=tuple(faults)))
+    found = matching_offers(
+        desired, fleet, wanted, Inventory(offers=offers, own_gpus=own, diagnostics=tuple(faults))
+    )
     return found, in_order((*session.warnings, *faults, *found.diagnostics))
 
 
@@ -140,11 +141,11 @@ def _asked(
     spot: bool | None,
     max_price: float | None,
     **amounts: Any,
-) -> Asked:
+) -> OfferQuery:
     from declarative.model.diagnostic import suggest
     from declarative.model.resource import EXISTING, LOCAL
     from declarative.model.spec.values import Resources
-    from declarative.planner.offers import Asked
+    from declarative.planner.offers import OfferQuery
 
     for name in backends:
         declared = desired.backends.get(name)
@@ -154,7 +155,7 @@ def _asked(
             raise failed("unknown-address", f"the project has no backend `{name}`", hint)
         if declared is not None and declared.provider in EXISTING:
             raise failed("usage", f"backend {name} launches nothing: its nodes are there", "leave it out")
-    return Asked(
+    return OfferQuery(
         resources=Resources(**amounts),
         backends=backends,
         regions=regions,

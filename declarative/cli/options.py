@@ -330,10 +330,10 @@ def observed(session: ProjectSession, desired: Desired | None, state: State) -> 
     """The state as the backends show it now. Nothing is recorded."""
     from declarative.apply.backend_look import look
     from declarative.apply.parallel import HURRIED
-    from declarative.planner.inventory import effective
+    from declarative.planner.inventory import observed_state
 
     backends = session.backends(desired, state)
-    return effective(state, look(state, backends, offers=False, patience=HURRIED).inventory)
+    return observed_state(state, look(state, backends, offers=False, patience=HURRIED).inventory)
 
 
 def project_command(command: F, *, short_names: tuple[str, ...] = ("-f",)) -> F:

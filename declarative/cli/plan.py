@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from declarative.apply.backend_look import Observation
     from declarative.apply.backends import Backends
     from declarative.model.resource import Desired
-    from declarative.planner.types import Plan
+    from declarative.planner.plan import Plan
     from declarative.store.rename import Declared
 
 EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "error": 1}
@@ -119,7 +119,7 @@ def plan_command(
     try:
         plan = compute(session, out=out, sign=sign, **asked)
     except InvalidError as error:
-        from declarative.planner.types import Basis, Plan
+        from declarative.planner.plan import Basis, Plan
 
         if not reports.wanted and not as_json:
             raise
@@ -196,7 +196,7 @@ def compute(
     """The plan of the project as it is now, saved in the file `out` if it has no errors, signed by a key."""
     from declarative.apply.preflight import foresee
     from declarative.model.diagnostic import in_order
-    from declarative.planner.make import make, refreshed
+    from declarative.planner.make import make_plan, make_refresh_plan
 
     key = _check_out(out, sign, offline=offline)
     if assume_empty and not offline:
@@ -207,11 +207,11 @@ def compute(
     )
     state = renames.state
     if refresh_only:
-        plan = refreshed(desired, state, seen.inventory, session.clock())
+        plan = make_refresh_plan(desired, state, seen.inventory, session.clock())
     else:
         wanted, work = frozenset(requested), allowed_work(max_work, offline=offline)
         planned = partial(
-            make,
+            make_plan,
             desired,
             state,
             seen.inventory,
@@ -253,7 +253,7 @@ def observe(
     from declarative.model.spec.project import Moves
     from declarative.model.state import State
     from declarative.planner.hosts import hosts_of
-    from declarative.planner.launchable import may_rehearse
+    from declarative.planner.offers import may_rehearse
     from declarative.store.rename import as_declared
 
     desired = session.load(look="contents").desired

@@ -36,7 +36,7 @@ from declarative.model.diagnostic import InvalidError, failed
 from declarative.model.inputs import RankInputs
 from declarative.model.schema import BadValueError
 from declarative.model.spec.policy import PlanKey
-from declarative.planner.saved import Saved, dump, load
+from declarative.planner.saved_plan import SavedPlan, dump, load
 
 if TYPE_CHECKING:
     from declarative.converge.project import ProjectSession
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from declarative.model.resource import Desired
     from declarative.model.state import State
     from declarative.planner.inventory import Inventory
-    from declarative.planner.types import Plan
+    from declarative.planner.plan import Plan
 
 VARIABLE = "FLEETFORM_SIGNED_BY"
 NAMESPACE = b"fleetform-plan"
@@ -252,13 +252,13 @@ def save(
     """Put a plan with all that `apply` needs into a file of mode 0600, in one step; then its signature beside
     it, if there is a `key`.
     """
-    from declarative.planner.assumptions import used
+    from declarative.planner.facts import facts_used
     from declarative.render.data import iso
 
     plan, desired, state, inventory = found
-    saved = Saved(
+    saved = SavedPlan(
         plan=plan,
-        facts=used(plan, state, inventory),
+        facts=facts_used(plan, state, inventory),
         backends=desired.backends,
         tasks=tuple(sorted(desired.tasks)),
         files=_files_of(plan, session.files),
@@ -304,7 +304,7 @@ def _put(path: Path, content: bytes) -> None:
                 Path(temporary).unlink()
 
 
-def read(name: str, keys: Collection[PlanKey] | None = None) -> Saved:
+def read(name: str, keys: Collection[PlanKey] | None = None) -> SavedPlan:
     """The plan in a file; `InvalidError` if there is none, or if it cannot be used. If `keys` are given, one
     of them must have signed it: otherwise its content is not looked at.
     """
@@ -359,7 +359,7 @@ def say_saved(session: ProjectSession, name: str, result: str) -> None:
     sys.stderr.write(f"saved: `{command}` carries out exactly this plan\n")
 
 
-def origin(saved: Saved) -> str:
+def origin(saved: SavedPlan) -> str:
     """Where a saved plan comes from, in one line."""
     from declarative.model.text import clean
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from declarative.model.state import State
     from declarative.model.status import RankStatus
     from declarative.planner.approval import PlanDigest
-    from declarative.planner.types import Origin, Plan
+    from declarative.planner.plan import Origin, Plan
     from declarative.render.progress import Mode, Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -351,12 +351,12 @@ class RunOutput:
 
 def protected(run: Run) -> dict[str, bool]:
     """What `destroy` was asked to delete and leaves, and whether that is because of `limits.protected`."""
-    from declarative.planner.partial import is_meant
+    from declarative.planner.plan_part import is_selected
 
     state, desired = run.store.read(), run.desired
     asked = (run.options["targets"], run.options["excludes"])
-    left = {str(r.address): r.node for r in state.of("node") if is_meant(r, *asked)} | {
-        str(r.address): r.volume for r in state.of("volume") if is_meant(r, *asked)
+    left = {str(r.address): r.node for r in state.of("node") if is_selected(r, *asked)} | {
+        str(r.address): r.volume for r in state.of("volume") if is_selected(r, *asked)
     }
     return {at: desired.is_guarded(at, inputs) for at, inputs in left.items() if desired.protects(at, inputs)}
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from declarative.apply.polls import PollRounds
     from declarative.model.resource import Desired
     from declarative.model.state import State
-    from declarative.planner.types import Plan
+    from declarative.planner.plan import Plan
     from declarative.reconcile.checkout import Checkout
     from declarative.store import Store, Writer
     from declarative.store.loop_state import Leader

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from declarative.model.resource import Desired
     from declarative.model.state import Address, State
     from declarative.model.status import RankState
-    from declarative.planner.types import Plan
+    from declarative.planner.plan import Plan
     from declarative.store import StateError, Store, Writer
     from declarative.store.rename import Declared, RenameMap
 
@@ -142,9 +142,9 @@ class Run(RunOutput):
         from declarative.apply.preflight import foresee
         from declarative.apply.settle import check_vanished, note_lost, settle
         from declarative.planner.hosts import hosts_of
-        from declarative.planner.inventory import effective
-        from declarative.planner.launchable import may_rehearse
-        from declarative.planner.make import make
+        from declarative.planner.inventory import observed_state
+        from declarative.planner.make import make_plan
+        from declarative.planner.offers import may_rehearse
         from declarative.spans import named
         from declarative.store.rename import as_declared
 
@@ -168,7 +168,7 @@ class Run(RunOutput):
         check_requested(requested, self.desired, recorded)
         planned = partial(
             self.planned,
-            partial(named("plan")(make), self.desired, recorded, inventory),
+            partial(named("plan")(make_plan), self.desired, recorded, inventory),
             requested=requested,
             destroy=destroy,
             reuse=bool(self.options.get("reuse")),
@@ -181,7 +181,7 @@ class Run(RunOutput):
         )
         plan = replace(plan, scope=replace(plan.scope, moved=renames.moved))
         plan = allowing(plan, self.options.get("allow_unplaced"))
-        plan = self.chosen(plan, effective(recorded, inventory), writer)
+        plan = self.chosen(plan, observed_state(recorded, inventory), writer)
         if not self.options["accept_vanished"]:
             check_vanished(renames.state, inventory, plan.actions)
         note_lost(writer, state, seen.inventory.lost, self.now)
@@ -210,12 +210,12 @@ class Run(RunOutput):
         """Look, ask, and record what happened by itself; the exit code."""
         from declarative.apply.backend_look import look
         from declarative.apply.settle import settle
-        from declarative.planner.make import refreshed
+        from declarative.planner.make import make_refresh_plan
 
         state = writer.state()
         backends = self.session.backends(self.desired, state)
         seen = look(state, backends, offers=False)
-        plan = refreshed(self.desired, state, seen.inventory, self.now())
+        plan = make_refresh_plan(self.desired, state, seen.inventory, self.now())
         plan = self.plan = replace(plan, origin=self.origin)
         self._show(plan)
         if plan.result == "error":
@@ -276,7 +276,7 @@ class Run(RunOutput):
         """Consent: by `--auto-approve`, or at the prompt of a terminal. `InvalidError` if the plan would do
         something else by the time of the answer.
         """
-        from declarative.planner.assumptions import stopped_by_now
+        from declarative.planner.facts import stopped_by_now
 
         self.out.flush()
         confirm(
@@ -475,10 +475,10 @@ def _only_records(plan: Plan, state: State) -> Iterator[str]:
     """The ids of deletes that end nothing, of ranks that have ended and of what was adopted; and of creates
     that adopt.
     """
-    from declarative.planner.types import adopted
+    from declarative.planner.plan import adopted_id
 
     for action in plan.actions:
         ended = action.address.kind == "rank" and has_ended(state, action.address.name)
-        takes = action.op == "create" and adopted(action.typed) is not None
+        takes = action.op == "create" and adopted_id(action.typed) is not None
         if action.forgets or takes or (action.op == "delete" and ended):
             yield action.id

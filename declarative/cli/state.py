@@ -135,10 +135,10 @@ NO_CONTRADICTION = ("taken-up", "cleaned-folder")
 def _compared(session: ProjectSession, state: State, desired: Desired | None) -> list[dict[str, str | None]]:
     """Differences between the records and what the backends report; a backend that cannot be read is one."""
     from declarative.apply.backend_look import look
-    from declarative.planner.inventory import differences
+    from declarative.planner.inventory import shown_drift
 
     seen = look(state, session.backends(desired, state), offers=False).inventory
-    drift = differences(seen, desired) if desired else seen.drift
+    drift = shown_drift(seen, desired) if desired else seen.drift
     return [
         *(_finding("backend", d.detail, d.address, d.change) for d in drift),
         *(_finding("backend", d.summary) for d in seen.diagnostics if d.code not in NO_CONTRADICTION),

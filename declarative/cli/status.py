@@ -60,11 +60,11 @@ def gather(session: ProjectSession, *, offline: bool, refresh: bool = False) -> 
     from declarative.apply.parallel import HURRIED
     from declarative.model.diagnostic import in_order, located
     from declarative.model.resource import Desired
-    from declarative.planner.contact import contact_notes
-    from declarative.planner.health import of_hosts, of_nodes, of_warnings
+    from declarative.planner.health import host_health, node_health, warning_health
     from declarative.planner.hosts import hosts_of
-    from declarative.planner.inventory import differences, effective
-    from declarative.planner.launchable import Rehearsed, judged, may_rehearse, rehearsals
+    from declarative.planner.inventory import observed_state, shown_drift
+    from declarative.planner.offers import GpuNode, lacking_gpus, may_rehearse, rehearsals
+    from declarative.planner.refused_hosts import contact_notes
     from declarative.planner.volumes import gone_volume
     from declarative.render.views import host_view, status_view, with_waits
 
@@ -74,11 +74,11 @@ def gather(session: ProjectSession, *, offline: bool, refresh: bool = False) -> 
     backends = session.backends(desired, state)
     gpus = may_rehearse(desired, state)
     inventory = look(state, backends, offline=offline, offers=False, gpus=gpus, patience=HURRIED).inventory
-    current = effective(state, inventory)
+    current = observed_state(state, inventory)
     nodes = state.of("node")
-    there = [Rehearsed(r.node.fleet, r.node.backend, r.node.resources, r.address.name) for r in nodes]
+    there = [GpuNode(r.node.fleet, r.node.backend, r.node.resources, r.address.name) for r in nodes]
     rehearsed = rehearsals(desired, there, inventory.own_gpus)
-    lacking = {str(node.name): lacks for node, lacks in judged(desired, there, inventory.own_gpus)}
+    lacking = {str(node.name): lacks for node, lacks in lacking_gpus(desired, there, inventory.own_gpus)}
     gone = (gone_volume(desired, address.name) for address in inventory.lost)
     hosts = hosts_of(desired, state) if refresh else ()
     others = survey(hosts, state, backends, gone=inventory.gone, patience=HURRIED)
@@ -97,13 +97,13 @@ def gather(session: ProjectSession, *, offline: bool, refresh: bool = False) -> 
     return replace(
         view,
         spent=store.spent(),
-        drift=differences(inventory, desired),
+        drift=shown_drift(inventory, desired),
         left_alone=store.left_alone(),
         nodes=tuple(replace(node, rehearsal=lacking.get(node.name, False)) for node in view.nodes),
         health=(
-            *of_nodes(readiness_of_nodes(current), inventory.silent, session.clock()),
-            *of_hosts(unfit),
-            *of_warnings(noted),
+            *node_health(readiness_of_nodes(current), inventory.silent, session.clock()),
+            *host_health(unfit),
+            *warning_health(noted),
         ),
         hosts=tuple(host_view(host, item) for host, item in others),
         diagnostics=tuple(notes_on(unfit, offline=False)),
@@ -285,7 +285,7 @@ class _Watched:
     def __call__(self) -> Recorded:
         from dataclasses import replace
 
-        from declarative.planner.health import of_nodes
+        from declarative.planner.health import node_health
         from declarative.render.views import status_view, with_waits
         from declarative.serve.seen import Recorded
 
@@ -299,7 +299,7 @@ class _Watched:
             with_waits(
                 status_view(desired, state, now=self._session.clock(), at=self._session.clock()), waiting
             ),
-            health=of_nodes(readiness_of_nodes(state), state.silent, self._session.clock()),
+            health=node_health(readiness_of_nodes(state), state.silent, self._session.clock()),
             spent=spent,
         )
         return Recorded(view=view, events=tuple(reversed(events)), declared=desired.fleets)

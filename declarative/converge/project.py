@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from declarative.model.resource import Desired
     from declarative.model.spec.policy import OperatorPolicy
     from declarative.model.state import State
-    from declarative.planner.types import Origin
+    from declarative.planner.plan import Origin
     from declarative.store import Store
 
 MOST_OF_MARK = 63
@@ -99,9 +99,9 @@ class ProjectSession:
 
     def pass_time(self) -> None:
         """Apply schedules to the loaded project, as of now."""
-        from declarative.planner.tasks import at
+        from declarative.planner.tasks import desired_at
 
-        self._declared = at(self.written, self.clock()) if self.written else None
+        self._declared = desired_at(self.written, self.clock()) if self.written else None
 
     def load(self, *, look: Look = "none", published: bool = False, **apart: Any) -> Loaded:
         """The project; `InvalidError` with all its errors.
@@ -111,7 +111,7 @@ class ProjectSession:
         files `without` which it is read, and `more` documents.
         """
         from declarative.language.loader import load
-        from declarative.planner.tasks import at
+        from declarative.planner.tasks import desired_at
 
         state = self.state.named
         loaded = load(self.directory, **self._given(), **apart, state=state, look=look, published=published)
@@ -119,7 +119,7 @@ class ProjectSession:
         self._read = (*loaded.files, *(str(path.absolute()) for path in self._var_files))
         self.files = {t.files.digest: t.files for t in loaded.desired.tasks.values() if t.files is not None}
         self.written = loaded.desired
-        self._declared = at(loaded.desired, self.clock())
+        self._declared = desired_at(loaded.desired, self.clock())
         return replace(loaded, desired=self._declared)
 
     @property
@@ -193,7 +193,7 @@ class ProjectSession:
     def origin(self, desired: Desired | None) -> Origin:
         """Which project this run is of: for the first line of plans, and for questions."""
         from declarative.converge.actor import is_changed, who
-        from declarative.planner.types import Origin
+        from declarative.planner.plan import Origin
 
         here = self.directory.resolve()
         top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)

@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from declarative.model.diagnostic import InvalidError, failed, in_order, suggest
 from declarative.model.resource import Desired
 from declarative.model.state import Spent, State
-from declarative.planner.inventory import Inventory, effective
-from declarative.planner.types import Plan
+from declarative.planner.inventory import Inventory, observed_state
+from declarative.planner.plan import Plan
 
 
 def check_requested(requested: Iterable[str], desired: Desired, state: State | None = None) -> None:
@@ -71,17 +71,17 @@ def part_of(
     `InvalidError` where one of them names nothing; `among` says of what. `planned` makes the plan, without
     the tasks `aside`.
     """
-    from declarative.planner.limits import limited
-    from declarative.planner.renamed import refused_with
+    from declarative.planner.limits import with_limit_errors
+    from declarative.planner.probable_renames import refused_with
 
     whole = plan = planned()
     if any(asked):
         plan = _part(whole, planned, desired, state, inventory, asked, among)
     cost = replace(plan.preview.cost, spent=spent)
-    plan = limited(replace(plan, preview=replace(plan.preview, cost=cost)), desired)
+    plan = with_limit_errors(replace(plan, preview=replace(plan.preview, cost=cost)), desired)
     if not any(asked):
         return plan
-    errors = refused_with(plan, limited(whole, desired), desired, effective(state, inventory))
+    errors = refused_with(plan, with_limit_errors(whole, desired), desired, observed_state(state, inventory))
     return replace(plan, diagnostics=in_order((*plan.diagnostics, *errors)))
 
 
@@ -94,18 +94,18 @@ def _part(  # what `part_of` was given
     asked: tuple[tuple[str, ...], tuple[str, ...]],
     among: str,
 ) -> Plan:
-    from declarative.planner.partial import addresses_of, partial, roomy
+    from declarative.planner.plan_part import part_of_plan, part_with_room, possible_targets
 
-    known = {*addresses_of(plan, state), *(v.declared_by for v in desired.volumes.values())}
+    known = {*possible_targets(plan, state), *(v.declared_by for v in desired.volumes.values())}
     for kind, names in (("task", desired.tasks), ("fleet", desired.fleets), ("volume", desired.volumes)):
         known |= {f"{kind}/{name}" for name in names}
     targets, excludes = asked
     for pattern in (*targets, *excludes):
         _check_pattern(pattern, known, among)
     sizes = {name: fleet.nodes.target for name, fleet in desired.fleets.items() if fleet.nodes}
-    seen = effective(state, inventory)
-    cut = functools.partial(partial, state=seen, targets=targets, excludes=excludes, sizes=sizes)
-    return roomy(plan, planned, cut, seen)
+    seen = observed_state(state, inventory)
+    cut = functools.partial(part_of_plan, state=seen, targets=targets, excludes=excludes, sizes=sizes)
+    return part_with_room(plan, planned, cut, seen)
 
 
 def _check_pattern(pattern: str, known: set[str], among: str) -> None:

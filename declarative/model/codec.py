@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
-Reader: TypeAlias = Callable[[Any], Any]
+DataReader: TypeAlias = Callable[[Any], Any]
 
 PLAN_KIND = "fleetform plan"
 """The begin of a saved plan: `"kind": "fleetform plan"`."""
@@ -120,7 +120,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 @functools.cache
-def reader(hint: Any) -> Reader:
+def reader(hint: Any) -> DataReader:
     """A function that makes a value of this type from data, or raises `BadDataError`."""
     if hint is Any:
         return functools.partial(_anything, MOST_LEVELS)
@@ -135,7 +135,7 @@ def reader(hint: Any) -> Reader:
     return _whole_of(hint)
 
 
-def _generic_reader(origin: Any, args: tuple[Any, ...]) -> Reader:
+def _generic_reader(origin: Any, args: tuple[Any, ...]) -> DataReader:
     """The same of `X | None`, `tuple[X, ...]` and `Mapping[K, X]`."""
     if origin is tuple:
         return functools.partial(_items, reader(args[0]))
@@ -168,7 +168,7 @@ def outline(hint: Any, found: dict[str, list[str]]) -> None:
             outline(part, found)
 
 
-def _scalar(kind: type, wanted: str) -> Reader:
+def _scalar(kind: type, wanted: str) -> DataReader:
     def read(data: Any) -> Any:
         if not isinstance(data, kind):  # names of the language are texts of their own types
             raise BadDataError(wanted)
@@ -199,7 +199,7 @@ def _from_text(hint: Any, data: Any) -> Any:
     raise BadDataError(f"an {hint.__name__.lower()}")
 
 
-_PLAIN: dict[Any, Reader] = {
+_PLAIN: dict[Any, DataReader] = {
     str: _scalar(str, "text"),
     bool: _scalar(bool, "true or false"),
     int: _whole,
@@ -213,7 +213,7 @@ def _number_key(data: str) -> int:
     return int(data)
 
 
-def _items(item: Reader, data: Any) -> tuple[Any, ...]:
+def _items(item: DataReader, data: Any) -> tuple[Any, ...]:
     if not isinstance(data, list | tuple):
         raise BadDataError("a list")
     out: list[Any] = []
@@ -225,7 +225,7 @@ def _items(item: Reader, data: Any) -> tuple[Any, ...]:
     return tuple(out)
 
 
-def _mapping(key: Callable[[str], Any], item: Reader, data: Any) -> dict[Any, Any]:
+def _mapping(key: Callable[[str], Any], item: DataReader, data: Any) -> dict[Any, Any]:
     if not isinstance(data, dict):
         raise BadDataError("a mapping")
     out: dict[Any, Any] = {}
@@ -244,7 +244,7 @@ def _member(hint: type[Enum], data: Any) -> Enum:
         raise BadDataError(f"one of {', '.join(str(m.value) for m in hint)}") from None
 
 
-def _whole_of(cls: Any) -> Reader:
+def _whole_of(cls: Any) -> DataReader:
     """A dataclass: every field that has no default is there, and nothing else is."""
     hints = typing.get_type_hints(cls)
     dependent = {f.name: f.metadata["read"] for f in _fields(cls) if "read" in f.metadata}
@@ -276,7 +276,7 @@ def _unknown(_data: Any) -> Any:
     raise BadDataError("known")
 
 
-def _part(name: str, read: Reader, data: Any) -> Any:
+def _part(name: str, read: DataReader, data: Any) -> Any:
     try:
         return read(data)
     except BadDataError as bad:

@@ -258,7 +258,7 @@ def always_set(*, siblings: bool) -> frozenset[str]:
 
 
 T = TypeVar("T")
-Placed = NodeInputs | VolumeInputs
+PlacedInputs = NodeInputs | VolumeInputs
 """The inputs of things that have a place."""
 Inputs = NodeInputs | VolumeInputs | ReservationInputs | AttachmentInputs | RankInputs
 KINDS: Mapping[str, type[Inputs]] = {

@@ -78,7 +78,7 @@ class Host:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Taken:
+class OthersShare:
     """Something that others hold on a node, with its holder in words."""
 
     holder: str

@@ -2,102 +2,291 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from declarative.model.inputs import AttachmentInputs, RankInputs, ReservationInputs, differing
-from declarative.model.resource import node_inputs
+from declarative.model.inputs import (
+    AttachmentInputs,
+    Inputs,
+    NodeInputs,
+    RankInputs,
+    ReservationInputs,
+    VolumeInputs,
+    differing,
+)
+from declarative.model.record import set_field
+from declarative.model.resource import INSTANCE_ID, VOLUME_ID, node_inputs
 from declarative.model.spec import Duration, Retry, StartupOrder
-from declarative.model.state import ALONE, Address, Record, State, rank_name
+from declarative.model.state import ALONE, KINDS, Address, Record, State, natural, rank_name
 from declarative.model.status import RankState, RankStatus
 from declarative.placement.problem import Choice, Node, PlacementOutcome
 from declarative.planner.fleets import Fleets
 from declarative.planner.health import alone_seconds
-from declarative.planner.inventory import rank_of
-from declarative.planner.steps import Steps
-from declarative.planner.tasks import Course, TaskDecision, again, changed_fields
-from declarative.planner.types import Action, Op, Reason
+from declarative.planner.inventory import rank_holding
+from declarative.planner.plan import Action, Op, Reason
+from declarative.planner.tasks import Course, TaskDecision, changed_fields, due_retry
 from declarative.planner.volumes import VolumeDecision
 
 if TYPE_CHECKING:
     from declarative.planner.decisions import Decisions
 
+_RANKS = {kind: rank for rank, kind in enumerate(KINDS)}
 
-def build(recorded: State, state: State, found: Decisions, *, destroy: bool) -> tuple[Action, ...]:
+
+class ActionGraph:
+    """Collects actions, then joins them by their needs."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.actions: dict[str, Action] = {}
+        self._made: dict[Address, str] = {}
+        """Address → the action after which it is as planned: its creation, else its update."""
+        self._gone: dict[Address, str] = {}
+        """Address → the action that deletes it."""
+        self.extra: dict[str, set[str]] = defaultdict(set)
+        """Needs beside those that follow from `holds`: gang starts, blocks and volumes that are passed on."""
+
+    def add(self, action: Action) -> None:
+        """Add one action; one address has at most one of each op."""
+        key = action.id
+        self.actions[key] = action
+        if action.op is Op.DELETE:
+            self._gone[action.address] = key
+        elif action.op is Op.CREATE or action.address not in self._made:
+            self._made[action.address] = key
+
+    def create(
+        self,
+        address: Address,
+        after: Inputs,
+        reason: Reason,
+        because: tuple[str, ...] = (),
+        *,
+        holds: tuple[Address, ...] = (),
+        backend: str | None = None,
+    ) -> None:
+        """Add a creation."""
+        self.add(
+            Action(
+                op=Op.CREATE,
+                address=address,
+                reason=reason,
+                because=because,
+                after=after,
+                holds=holds,
+                backend=backend,
+            )
+        )
+
+    def update(
+        self,
+        record: Record,
+        after: Inputs,
+        reason: Reason,
+        because: tuple[str, ...],
+        *,
+        holds: tuple[Address, ...] = (),
+        ends: bool = False,
+    ) -> None:
+        """Add a change in place."""
+        self.add(
+            Action(
+                op=Op.UPDATE,
+                address=record.address,
+                reason=reason,
+                because=because,
+                before=record.typed,
+                after=after,
+                holds=holds,
+                backend=record.backend,
+                ends=ends,
+            )
+        )
+
+    def delete(
+        self,
+        record: Record,
+        reason: Reason,
+        because: tuple[str, ...] = (),
+        *,
+        forget: bool = False,
+        ends: bool = False,
+    ) -> None:
+        """Add a deletion."""
+        self.add(
+            Action(
+                op=Op.DELETE,
+                address=record.address,
+                reason=reason,
+                because=because,
+                before=record.typed,
+                backend=record.backend,
+                forget=forget,
+                ends=ends,
+            )
+        )
+
+    def after(self, action: str, needed: Iterable[str]) -> None:
+        """`action` waits for those of `needed` that exist."""
+        self.extra[action].update(needed)
+
+    def join(self) -> tuple[Action, ...]:
+        """All actions with their direct needs, in order: deletions first, then by kind and name."""
+        self._pass_on()
+        keys = sorted(self.actions, key=self._place)
+        for key in keys:
+            action = self.actions[key]
+            needed = self._needs(key, action)
+            if needed:  # nobody else has the action yet, and a copy of each would take long
+                set_field(action, "needs", tuple(sorted(needed)))
+        return _ordered([self.actions[key] for key in keys], keys)
+
+    def _needs(self, key: str, action: Action) -> set[str]:
+        needs = {other for other in self.extra.get(key, ()) if other in self.actions}
+        if action.op is Op.DELETE:
+            return needs
+        needs.update([self._made[held] for held in action.holds if held in self._made])
+        if action.op is Op.CREATE and action.address in self._gone:
+            needs.add(self._gone[action.address])
+        return needs
+
+    def _pass_on(self) -> None:
+        """A delete waits for everything recorded as needing it; a create waits for what it takes over."""
+        freed: dict[object, list[str]] = defaultdict(list)
+        for action in self.actions.values():
+            record = self.state.records.get(action.address)
+            if action.op is Op.DELETE and record is not None:
+                self._wait_for_users(action.id, record)
+                for key in _places(record.typed):
+                    freed[key].append(action.id)
+        created = (a for a in self.actions.values() if a.op is Op.CREATE) if freed else ()
+        for action in created:
+            for key in _places(action.typed):
+                self.extra[action.id].update(freed.get(key, ()))
+
+    def _wait_for_users(self, delete: str, record: Record) -> None:
+        """A record is deleted before what it needs, and a node is split anew once its blocks are free."""
+        for held in record.needs:
+            self.extra[f"delete:{held}"].add(delete)
+        if record.address.kind == "reservation":
+            self.extra[f"update:node/{record.reservation.node}"].add(delete)
+
+    def _place(self, key: str) -> tuple[object, ...]:
+        """The order among actions that could run: deletions first, then by kind and name."""
+        action = self.actions[key]
+        kind, deletion = _RANKS[action.address.kind], action.op is Op.DELETE
+        return (not deletion, -kind if deletion else kind, natural(action.address.name), key)
+
+
+def _ordered(actions: Sequence[Action], keys: Sequence[str]) -> tuple[Action, ...]:
+    """The actions in topological order, always the first that could run; `keys` are their ids."""
+    places = {key: place for place, key in enumerate(keys)}
+    waiting = [len(action.needs) for action in actions]
+    follow: list[list[int]] = [[] for _ in actions]
+    for place, action in enumerate(actions):
+        for need in action.needs:
+            follow[places[need]].append(place)
+    ready = [place for place, count in enumerate(waiting) if not count]  # sorted, and so a heap
+    out: list[Action] = []
+    while ready:
+        place = heapq.heappop(ready)
+        out.append(actions[place])
+        for later in follow[place]:
+            waiting[later] -= 1
+            if waiting[later] == 0:
+                heapq.heappush(ready, later)
+    if len(out) != len(actions):
+        raise AssertionError(f"a cycle among {[keys[i] for i, count in enumerate(waiting) if count]}")
+    return tuple(out)
+
+
+def _places(inputs: Inputs) -> list[object]:
+    """The things that only one address can hold at a time: blocks, volumes, and adopted things."""
+    if isinstance(inputs, ReservationInputs):
+        return [(inputs.node, block) for block in inputs.blocks]
+    if isinstance(inputs, VolumeInputs) and inputs.volume_id is not None:
+        return [(VOLUME_ID, inputs.backend, inputs.volume_id)]
+    if isinstance(inputs, NodeInputs) and inputs.instance_id is not None:
+        return [(INSTANCE_ID, inputs.backend, inputs.instance_id)]
+    return [inputs.volume] if isinstance(inputs, AttachmentInputs) else []
+
+
+def build_actions(recorded: State, state: State, found: Decisions, *, destroy: bool) -> tuple[Action, ...]:
     """All actions, joined by their needs and in order."""
-    steps = Steps(state)
+    graph = ActionGraph(state)
     choices: dict[str, list[Choice]] = {}
     for choice in found.outcome.choices:
         choices.setdefault(choice.task, []).append(choice)
-    _volume_actions(steps, found.volumes, recorded)
-    _node_actions(steps, found.fleets)
-    _launch_actions(steps, found.fleets, found.outcome, recorded)
-    _make_room(steps, found.fleets, found.outcome)
+    _volume_actions(graph, found.volumes, recorded)
+    _node_actions(graph, found.fleets)
+    _launch_actions(graph, found.fleets, found.outcome, recorded)
+    _make_room(graph, found.fleets, found.outcome)
     nodes = found.nodes()
     fleets = found.fleets.desired.fleets
     limits = {name: fleet.unreachable_duration.seconds for name, fleet in fleets.items()}
     for decision in found.tasks.values():
-        _task_actions(steps, decision, choices.get(decision.name, []), nodes, limits, found.fleets.now)
+        _task_actions(graph, decision, choices.get(decision.name, []), nodes, limits, found.fleets.now)
     for choice in found.outcome.choices:
-        _reserve(steps, choice, found.tasks[choice.task], nodes[choice.node])
-    _released(steps, found, Reason.DESTROY if destroy else Reason.REMOVED)
-    _fence(steps, recorded)
-    return steps.join()
+        _reserve(graph, choice, found.tasks[choice.task], nodes[choice.node])
+    _released(graph, found, Reason.DESTROY if destroy else Reason.REMOVED)
+    _fence(graph, recorded)
+    return graph.join()
 
 
-def _fence(steps: Steps, recorded: State) -> None:
-    """A node that was given up may still run its ranks until the cloud has ended it. So other steps of these
-    tasks wait for the node's deletion.
+def _fence(graph: ActionGraph, recorded: State) -> None:
+    """A node that was given up may still run its ranks until the cloud has ended it. So other actions of
+    these tasks wait for the node's deletion.
     """
-    for name, silence in steps.state.silent.items():
+    for name, silence in graph.state.silent.items():
         ends = f"delete:node/{name}"
-        if not silence.given_up or ends not in steps.actions:
+        if not silence.given_up or ends not in graph.actions:
             continue
         node = Address("node", name)
         tasks = {r.reservation.task for r in recorded.of("reservation") if node in r.needs}
-        for key, action in steps.actions.items():
+        for key, action in graph.actions.items():
             freed = action.op is Op.DELETE and action.address.kind != "rank"  # the node waits for those
             if not freed and action.task in tasks:
-                steps.after(key, (ends,))
+                graph.after(key, (ends,))
 
 
-def _is_gone(steps: Steps, recorded: State, address: Address) -> bool:
+def _is_gone(graph: ActionGraph, recorded: State, address: Address) -> bool:
     """Whether an address is recorded, and its thing is not there any more."""
-    return address in recorded.records and address not in steps.state.records
+    return address in recorded.records and address not in graph.state.records
 
 
-def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeDecision], recorded: State) -> None:
+def _volume_actions(graph: ActionGraph, volumes: Mapping[str, VolumeDecision], recorded: State) -> None:
     for decision in volumes.values():
         if decision.waits:
             continue
         address = Address("volume", decision.name)
         if decision.record and decision.deletes:
-            steps.delete(decision.record, decision.reason, decision.because, forget=decision.forgotten)
+            graph.delete(decision.record, decision.reason, decision.because, forget=decision.forgotten)
         if decision.after and decision.makes:
-            reason = Reason.GONE if _is_gone(steps, recorded, address) else decision.reason
+            reason = Reason.GONE if _is_gone(graph, recorded, address) else decision.reason
             backend = decision.after.backend
-            steps.create(address, decision.after, reason, decision.because, backend=backend)
+            graph.create(address, decision.after, reason, decision.because, backend=backend)
         elif decision.record and decision.after and decision.updates:
-            steps.update(decision.record, decision.after, decision.reason, decision.because)
+            graph.update(decision.record, decision.after, decision.reason, decision.because)
 
 
-def _node_actions(steps: Steps, fleets: Fleets) -> None:
+def _node_actions(graph: ActionGraph, fleets: Fleets) -> None:
     """Create, update and delete recorded nodes."""
     for decision in fleets.decisions.values():
         record = decision.record
         if decision.fresh:
-            steps.create(record.address, decision.after, Reason.NEW, backend=record.backend)
+            graph.create(record.address, decision.after, Reason.NEW, backend=record.backend)
         elif decision.goes:
-            steps.delete(record, decision.goes, decision.because)
+            graph.delete(record, decision.goes, decision.because)
         elif decision.changed:
-            steps.update(record, decision.after, Reason.CHANGED, decision.changed)
+            graph.update(record, decision.after, Reason.CHANGED, decision.changed)
         elif decision.mended:
-            steps.update(record, decision.after, Reason.DRIFT, decision.mended)
+            graph.update(record, decision.after, Reason.DRIFT, decision.mended)
 
 
-def _launch_actions(steps: Steps, fleets: Fleets, outcome: PlacementOutcome, recorded: State) -> None:
+def _launch_actions(graph: ActionGraph, fleets: Fleets, outcome: PlacementOutcome, recorded: State) -> None:
     again = {f.node.name: f for f in fleets.decisions.values() if f.again}
     for node in outcome.launches:
         assert node.offer is not None
@@ -108,14 +297,14 @@ def _launch_actions(steps: Steps, fleets: Fleets, outcome: PlacementOutcome, rec
         after = replace(after, protected=guarded)
         if old:
             reason = old.goes or Reason.CHANGED
-        elif _is_gone(steps, recorded, address):
+        elif _is_gone(graph, recorded, address):
             reason = Reason.GONE
         else:
             reason = Reason.NEW if after.instance_id is None else Reason.ADOPTED
-        steps.create(address, after, reason, old.because if old else (), backend=node.backend)
+        graph.create(address, after, reason, old.because if old else (), backend=node.backend)
 
 
-def _make_room(steps: Steps, fleets: Fleets, outcome: PlacementOutcome) -> None:
+def _make_room(graph: ActionGraph, fleets: Fleets, outcome: PlacementOutcome) -> None:
     """A new node waits for one that goes: no fleet's maximum and no offer's limit is ever exceeded."""
     fresh = {n.name for n in outcome.launches}
     going = {f.node.name: f.node for f in fleets.decisions.values() if f.goes}
@@ -127,7 +316,7 @@ def _make_room(steps: Steps, fleets: Fleets, outcome: PlacementOutcome) -> None:
         limited = node.offer is not None and node.offer.limit is not None
         for key in _counted_by(node, limited=limited, replaced=node.name in going):
             if gone[key]:
-                steps.after(f"create:node/{node.name}", (f"delete:node/{gone[key].pop(0)}",))
+                graph.after(f"create:node/{node.name}", (f"delete:node/{gone[key].pop(0)}",))
 
 
 def _counted_by(node: Node, *, limited: bool, replaced: bool) -> list[object]:
@@ -144,7 +333,7 @@ def _kind_of(node: Node) -> tuple[object, ...]:
 
 
 def _task_actions(
-    steps: Steps,
+    graph: ActionGraph,
     decision: TaskDecision,
     choices: list[Choice],
     nodes: Mapping[str, Node],
@@ -153,38 +342,38 @@ def _task_actions(
 ) -> None:
     """Ranks: start, stop and start again, or change in place."""
     if decision.course is Course.RUN:
-        _stops(steps, decision, placed=bool(choices))
+        _stops(graph, decision, placed=bool(choices))
         if choices:
             places = {c.rank: (c.volumes, c.node) for c in choices}
-            _starts(steps, decision, places, set(decision.have), nodes)
+            _starts(graph, decision, places, set(decision.have), nodes)
         return
     if decision.course is Course.RESIZED:
-        _resize(steps, decision, {c.rank: (c.volumes, c.node) for c in choices}, nodes)
+        _resize(graph, decision, {c.rank: (c.volumes, c.node) for c in choices}, nodes)
     for rank, record in decision.have.items():
         if not decision.leaves(record.address.name):
-            _in_place(steps, decision, rank, record, limits, now)
+            _in_place(graph, decision, rank, record, limits, now)
     if decision.course is Course.COMPLETED:
-        volumes = attached(steps.state)
+        volumes = attached_volumes(graph.state)
         held: dict[int, tuple[Mapping[str, str], str]] = {}
         for rank in decision.missing:
             name = rank_name(decision.name, rank)
-            reservation = steps.state.get("reservation", name)
+            reservation = graph.state.get("reservation", name)
             if reservation:
                 held[rank] = volumes.get(name, {}), reservation.reservation.node
-        _starts(steps, decision, held, set(), nodes)
+        _starts(graph, decision, held, set(), nodes)
 
 
-def _stops(steps: Steps, decision: TaskDecision, *, placed: bool) -> None:
+def _stops(graph: ActionGraph, decision: TaskDecision, *, placed: bool) -> None:
     """Stop the old gang if a new one starts. Without a place for that, stop only an incomplete gang."""
     for record in decision.have.values():
         if placed:
-            steps.delete(record, decision.reason, decision.because)
-        elif decision.incomplete and not steps.state.has_ended(record.address.name):
-            steps.delete(record, Reason.INCOMPLETE)
+            graph.delete(record, decision.reason, decision.because)
+        elif decision.incomplete and not graph.state.has_ended(record.address.name):
+            graph.delete(record, Reason.INCOMPLETE)
 
 
 def _resize(
-    steps: Steps,
+    graph: ActionGraph,
     decision: TaskDecision,
     places: Mapping[int, tuple[Mapping[str, str], str]],
     nodes: Mapping[str, Node],
@@ -195,20 +384,20 @@ def _resize(
     before others are stopped: a rank that seems to be missing would be waited for, and then all be stopped.
     """
     if places:
-        _starts(steps, decision, places, set(), nodes)
+        _starts(graph, decision, places, set(), nodes)
     leaving = [r for r in decision.have.values() if decision.leaves(r.address.name)]
     updates = [f"update:{r.address}" for r in decision.have.values() if r not in leaving]
     for update in updates:
-        steps.after(update, (f"create:rank/{rank_name(decision.name, rank)}" for rank in places))
+        graph.after(update, (f"create:rank/{rank_name(decision.name, rank)}" for rank in places))
     for record in leaving:
-        runs = not steps.state.has_ended(record.address.name)
-        steps.delete(record, Reason.SURPLUS, decision.because, ends=runs)
+        runs = not graph.state.has_ended(record.address.name)
+        graph.delete(record, Reason.SURPLUS, decision.because, ends=runs)
         if not places:  # a rank that is started may need the place of one that goes
-            steps.after(f"delete:{record.address}", updates)
+            graph.after(f"delete:{record.address}", updates)
 
 
 def _in_place(
-    steps: Steps,
+    graph: ActionGraph,
     decision: TaskDecision,
     rank: int,
     record: Record,
@@ -231,14 +420,14 @@ def _in_place(
     restart, in_place = changed_fields(before, after)
     if decision.course is Course.RESIZED:  # only `nodes` differs that is not changed in place elsewhere
         restart, in_place = (), tuple(sorted((*restart, *in_place)))
-    if ALONE in record.outputs and not steps.state.has_ended(record.address.name):
-        node = steps.state.node_of_rank(record.address.name)
+    if ALONE in record.outputs and not graph.state.has_ended(record.address.name):
+        node = graph.state.node_of_rank(record.address.name)
         if node and (alone_seconds(node.node, before, limits) or 0) != record.outputs[ALONE]:
             in_place = (*in_place, "unreachable_duration")
     if not in_place or restart:
         return
-    ends = _is_over(steps.state, decision, record, after, now)
-    steps.update(record, after, Reason.CHANGED, in_place, holds=tuple(sorted(record.needs)), ends=ends)
+    ends = _is_over(graph.state, decision, record, after, now)
+    graph.update(record, after, Reason.CHANGED, in_place, holds=tuple(sorted(record.needs)), ends=ends)
 
 
 def _is_over(state: State, decision: TaskDecision, record: Record, after: RankInputs, now: float) -> bool:
@@ -249,8 +438,8 @@ def _is_over(state: State, decision: TaskDecision, record: Record, after: RankIn
     if before.retry != after.retry:
         spec = replace(decision.want.spec, retry=Retry.parse(before.retry or False))
         have = decision.have.values()
-        if again(replace(decision.want, spec=spec), have, state, now):
-            return again(decision.want, have, state, now) is None
+        if due_retry(replace(decision.want, spec=spec), have, state, now):
+            return due_retry(decision.want, have, state, now) is None
     return before.max_duration != after.max_duration and is_used_up(status, after, now)
 
 
@@ -262,7 +451,7 @@ def is_used_up(status: RankStatus | None, inputs: RankInputs, now: float) -> boo
     return limit is not None and status.started_at is not None and now - status.started_at >= limit
 
 
-def attached(state: State) -> dict[str, dict[str, str]]:
+def attached_volumes(state: State) -> dict[str, dict[str, str]]:
     """Rank → path → the volume mounted there."""
     out: dict[str, dict[str, str]] = {}
     for record in state.of("attachment"):
@@ -272,7 +461,7 @@ def attached(state: State) -> dict[str, dict[str, str]]:
 
 
 def _starts(
-    steps: Steps,
+    graph: ActionGraph,
     decision: TaskDecision,
     places: Mapping[int, tuple[Mapping[str, str], str]],
     replaced: set[int],
@@ -284,32 +473,32 @@ def _starts(
     rank runs before all have their places, and the edges grow with the number of ranks, not its square.
     """
     keys = {rank: f"create:rank/{rank_name(decision.name, rank)}" for rank in sorted(places)}
-    gate = _gate(steps, keys, decision.want.spec.startup_order)
+    gate = _gate(graph, keys, decision.want.spec.startup_order)
     for rank in keys:
         volumes, node = places[rank]
-        holds = _start(steps, decision, rank, volumes, nodes.get(node))
-        steps.after(gate, (f"create:{address}" for address in holds))
+        holds = _start(graph, decision, rank, volumes, nodes.get(node))
+        graph.after(gate, (f"create:{address}" for address in holds))
         # Ranks get the addresses of nodes, which change if a host is reached in another way.
-        steps.after(gate, (f"update:node/{node}",))
+        graph.after(gate, (f"update:node/{node}",))
     # A rank of the old gang may hold what a rank of the new one gets: the whole old gang ends first.
-    steps.after(gate, (f"delete:rank/{rank_name(decision.name, r)}" for r in replaced))
+    graph.after(gate, (f"delete:rank/{rank_name(decision.name, r)}" for r in replaced))
 
 
-def _gate(steps: Steps, keys: Mapping[int, str], order: StartupOrder) -> str:
+def _gate(graph: ActionGraph, keys: Mapping[int, str], order: StartupOrder) -> str:
     """The id of the start action that all others wait for."""
     workers = [key for rank, key in keys.items() if rank != 0]
     workers_first = order is StartupOrder.WORKERS_FIRST and len(keys) > 1
     gate = workers[0] if workers_first else next(iter(keys.values()))
     for key in keys.values():
         if key != gate:
-            steps.after(key, (gate,))
+            graph.after(key, (gate,))
     if workers_first and 0 in keys:
-        steps.after(keys[0], workers)
+        graph.after(keys[0], workers)
     return gate
 
 
 def _start(
-    steps: Steps, decision: TaskDecision, rank: int, volumes: Mapping[str, str], node: Node | None
+    graph: ActionGraph, decision: TaskDecision, rank: int, volumes: Mapping[str, str], node: Node | None
 ) -> tuple[Address, ...]:
     """Start one rank; the addresses that it holds."""
     name = rank_name(decision.name, rank)
@@ -317,11 +506,11 @@ def _start(
     holds = (Address("reservation", name), *attachments)
     backend, after = node.backend if node else None, decision.rank_inputs(rank)
     address = Address("rank", name)
-    steps.create(address, after, decision.reason, decision.because, holds=holds, backend=backend)
+    graph.create(address, after, decision.reason, decision.because, holds=holds, backend=backend)
     return holds
 
 
-def _reserve(steps: Steps, choice: Choice, decision: TaskDecision, site: Node) -> None:
+def _reserve(graph: ActionGraph, choice: Choice, decision: TaskDecision, site: Node) -> None:
     """Reserve the blocks and attach the volumes of one rank. Unchanged ones are kept."""
     name = rank_name(choice.task, choice.rank)
     node = Address("node", choice.node)
@@ -339,7 +528,7 @@ def _reserve(steps: Steps, choice: Choice, decision: TaskDecision, site: Node) -
         ),
         holds=(node,),
     )
-    _put(steps, reservation)
+    _put(graph, reservation)
     mounts = decision.want.mounts[choice.rank] if decision.want.mounts else ()
     variables = {mount.path: mount.variable for mount in mounts}
     for path, volume in choice.volumes.items():
@@ -354,17 +543,17 @@ def _reserve(steps: Steps, choice: Choice, decision: TaskDecision, site: Node) -
             holds=(Address("volume", volume), node, reservation.address),
             backend=site.backend,
         )
-        _put(steps, attachment)
-        steps.after(f"create:{node}", (f"create:volume/{volume}", f"update:volume/{volume}"))
+        _put(graph, attachment)
+        graph.after(f"create:{node}", (f"create:volume/{volume}", f"update:volume/{volume}"))
 
 
-def _put(steps: Steps, wanted: Action) -> None:
+def _put(graph: ActionGraph, wanted: Action) -> None:
     """Create it. Replace it if it differs, or if something that it holds is made anew. Else keep it."""
-    record = steps.state.records.get(wanted.address)
+    record = graph.state.records.get(wanted.address)
     if record is None:
-        steps.add(wanted)
+        graph.add(wanted)
         return
-    renewed = tuple(str(h) for h in wanted.holds if h in record.needs and f"create:{h}" in steps.actions)
+    renewed = tuple(str(h) for h in wanted.holds if h in record.needs and f"create:{h}" in graph.actions)
     changed = differing(record.typed, wanted.typed)
     if renewed:
         reason, because = Reason.CASCADE, renewed
@@ -375,27 +564,27 @@ def _put(steps: Steps, wanted: Action) -> None:
         reason, because = Reason.CHANGED, changed
     else:
         return
-    steps.delete(record, reason, because)
-    steps.add(replace(wanted, reason=reason, because=because))
+    graph.delete(record, reason, because)
+    graph.add(replace(wanted, reason=reason, because=because))
 
 
-def _released(steps: Steps, found: Decisions, removed: Reason) -> None:
+def _released(graph: ActionGraph, found: Decisions, removed: Reason) -> None:
     """Delete what removed tasks hold, and what a task that runs anew does not hold again."""
     for kind in ("rank", "attachment", "reservation"):
-        for record in steps.state.of(kind):
+        for record in graph.state.of(kind):
             decision = found.tasks.get(str(record.task))
-            if f"delete:{record.address}" in steps.actions:
+            if f"delete:{record.address}" in graph.actions:
                 continue
             if decision is None:
                 asleep = f"task/{record.task}" in found.fleets.desired.asleep
-                running = kind == "rank" and not steps.state.has_ended(record.address.name)
+                running = kind == "rank" and not graph.state.has_ended(record.address.name)
                 ends = asleep and running and _is_early(record.rank, found.fleets.now)
-                steps.delete(record, Reason.SCHEDULE if asleep else removed, ends=ends)
-            elif decision.course is Course.RUN and kind != "rank" and not _kept(steps, record):
+                graph.delete(record, Reason.SCHEDULE if asleep else removed, ends=ends)
+            elif decision.course is Course.RUN and kind != "rank" and not _kept(graph, record):
                 reason = Reason.INCOMPLETE if decision.reason is Reason.NEW else decision.reason
-                steps.delete(record, reason, decision.because)
-            elif (rank := rank_of(record)) and decision.leaves(rank):
-                steps.delete(record, Reason.SURPLUS, ("nodes",))
+                graph.delete(record, reason, decision.because)
+            elif (rank := rank_holding(record)) and decision.leaves(rank):
+                graph.delete(record, Reason.SURPLUS, ("nodes",))
 
 
 def _is_early(rank: RankInputs, now: float) -> bool:
@@ -407,7 +596,7 @@ def _is_early(rank: RankInputs, now: float) -> bool:
     return rank.scheduled_until == 0 or now < rank.scheduled_until
 
 
-def _kept(steps: Steps, record: Record) -> bool:
+def _kept(graph: ActionGraph, record: Record) -> bool:
     """Whether the new rank holds the same thing."""
-    start = steps.actions.get(f"create:rank/{rank_of(record)}")
+    start = graph.actions.get(f"create:rank/{rank_holding(record)}")
     return start is not None and record.address in start.holds

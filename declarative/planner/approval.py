@@ -25,7 +25,7 @@ from declarative.model.record import struct
 from declarative.model.state import RETRIES
 from declarative.model.text import clean, host_lists, numberless
 from declarative.planner.json_values import fallbacks_data, inputs_data, moved_data, number
-from declarative.planner.types import Op, Plan
+from declarative.planner.plan import Op, Plan
 
 MARK = "fleetform-approval:"
 """Marks the JSON of the approval in a report."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from declarative.model.diagnostic import Diagnostic, and_more
 from declarative.model.record import set_field, struct
-from declarative.model.resource import Desired, Taken
+from declarative.model.resource import Desired, OthersShare
 from declarative.model.state import ORPHAN, Address, State, natural, rank_name
 from declarative.placement.block_numbers import finish
 from declarative.placement.catalog import Catalog
@@ -33,26 +33,25 @@ from declarative.planner import tasks as task_decisions
 from declarative.planner import volumes as volume_decisions
 from declarative.planner.fleets import Fleets
 from declarative.planner.health import ANSWERS
-from declarative.planner.hosts import by_name, with_nodes
-from declarative.planner.inventory import Inventory, busy, effective
-from declarative.planner.launchable import not_now
+from declarative.planner.hosts import why_unasked, with_node_names, with_partition_nodes
+from declarative.planner.inventory import Inventory, blocks_of_others, observed_state
+from declarative.planner.plan import Queued, Reason
 from declarative.planner.tasks import Course, TaskDecision
-from declarative.planner.types import Queued, Reason
-from declarative.planner.volumes import VolumeDecision, cleaned
+from declarative.planner.volumes import VolumeDecision, with_cleanup
 
 MOST_NAMED = 3
 """Running tasks that a hint names."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Question:
+class PlanRequest:
     """The input of a plan.
 
     `now` is seconds since the epoch, for idle times and retries. `requested` holds the addresses of tasks to
     run again and of nodes to make anew, although nothing about them changed. `destroy` leaves protected
     things alone. With `reuse`, tasks launch no nodes. `effort` multiplies the search for the cheapest
-    launches. `about` is the task that the plan explains: see `place`. `aside` are tasks of which nothing is
-    recorded: they get no place now.
+    launches. `explained_task` is the task
+    that the plan explains: see `place`. `without_tasks` are tasks without records, which get no place now.
     """
 
     desired: Desired
@@ -63,14 +62,14 @@ class Question:
     destroy: bool = False
     reuse: bool = False
     effort: int = 1
-    about: str | None = None
-    aside: frozenset[str] = frozenset()
+    explained_task: str | None = None
+    without_tasks: frozenset[str] = frozenset()
     state: State = field(init=False, repr=False)
     """The records, with what was observed."""
 
     def __post_init__(self) -> None:
-        observed = effective(self.recorded, self.inventory)
-        set_field(self, "state", with_nodes(observed, self.desired, self.inventory))
+        observed = observed_state(self.recorded, self.inventory)
+        set_field(self, "state", with_partition_nodes(observed, self.desired, self.inventory))
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -99,7 +98,7 @@ class DecisionRound(NamedTuple):
     """Those tasks."""
 
 
-def decide(asked: Question) -> Decisions:
+def decide(asked: PlanRequest) -> Decisions:
     """Decide. If a running task cannot be placed anew, it runs on as it is, and all is decided again; but
     first with its nodes as they are, if they would go, or be split anew.
     """
@@ -131,7 +130,7 @@ def _given_up(state: State, fleets: Fleets, tasks: Container[str]) -> frozenset[
 
 
 def _with_stuck(
-    asked: Question, outcome: PlacementOutcome, rounds: Sequence[DecisionRound]
+    asked: PlanRequest, outcome: PlacementOutcome, rounds: Sequence[DecisionRound]
 ) -> PlacementOutcome:
     """The outcome with the refusals of running tasks, and the changes that help such: they take part once
     more as soon as something fits them.
@@ -142,8 +141,8 @@ def _with_stuck(
         stuck |= before.stuck
         if seated - {choice.task for choice in before.outcome.choices}:
             # Without those that are stuck others are seated, of which no change may take the place.
-            again = before.placed.outcome(asked.about, shared=not number, seated=seated)
-            again = not_now(again, asked.desired, asked.inventory, asked.now)
+            again = before.placed.outcome(asked.explained_task, shared=not number, seated=seated)
+            again = until_scheduled(again, asked.desired, asked.inventory, asked.now)
             stuck |= {r.task: r for r in again.refusals if r.task in before.stuck}
             first = first if number else again
     named = and_more((f"task/{name}" for name in sorted(stuck, key=natural)), MOST_NAMED)
@@ -163,29 +162,31 @@ def _goes_on(state: State, decision: TaskDecision) -> bool:
     return runs and not decision.incomplete
 
 
-def _judge(asked: Question, stuck: frozenset[str], spared: frozenset[str]) -> tuple[Decisions, Placed]:
+def _judge(asked: PlanRequest, stuck: frozenset[str], spared: frozenset[str]) -> tuple[Decisions, Placed]:
     """Decide, with the `stuck` tasks where they are, and the `spared` nodes as they are though idle."""
     desired, state = asked.desired, asked.state
-    decisions = task_decisions.judge_all(desired, state, asked.requested, asked.now)
+    decisions = task_decisions.decide_tasks(desired, state, asked.requested, asked.now)
     for name in stuck:
         decisions[name].course = Course.KEPT
     pinned = _held(state, stuck)
-    volumes, errors = volume_decisions.judge_all(
+    volumes, errors = volume_decisions.decide_volumes(
         desired, state, asked.inventory, destroy=asked.destroy, pinned=pinned, requested=asked.requested
     )
     fleets, freed = _with_cascades(asked, decisions, volumes, pinned, spared)
     twice = _twice(state, decisions)
-    barred = {*twice, *asked.aside}
+    barred = {*twice, *asked.without_tasks}
     runs = [f for f in decisions.values() if _asks(f) and f.name not in barred]
     catalog, placed = _placed(asked, runs, fleets, _volumes(state, volumes, freed))
     # A larger fleet may be what they wait for, and then they take what is shared.
-    outcome = placed.outcome(asked.about, shared=not stuck)
+    outcome = placed.outcome(asked.explained_task, shared=not stuck)
     waiting = _may_queue(asked, decisions, outcome)
     outcome, queued = _behind_others(waiting, catalog, outcome, asked.inventory)
-    outcome = not_now(outcome, desired, asked.inventory, asked.now)
+    outcome = until_scheduled(outcome, desired, asked.inventory, asked.now)
     outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
-    volumes = volume_decisions.in_zones(desired, volumes, outcome.zones)
-    volumes = cleaned(desired, state, volumes, outcome, freed=freed, now=asked.now, aside=asked.aside)
+    volumes = volume_decisions.with_zones(desired, volumes, outcome.zones)
+    volumes = with_cleanup(
+        desired, state, volumes, outcome, freed=freed, now=asked.now, waiting_tasks=asked.without_tasks
+    )
     found = Decisions(
         fleets=fleets, volumes=volumes, tasks=decisions, outcome=outcome, errors=tuple(errors), queued=queued
     )
@@ -198,7 +199,7 @@ def _asks(decision: TaskDecision) -> bool:
 
 
 def _with_cascades(
-    asked: Question,
+    asked: PlanRequest,
     decisions: Mapping[str, TaskDecision],
     volumes: Mapping[str, VolumeDecision],
     pinned: frozenset[Address],
@@ -227,7 +228,7 @@ def _with_cascades(
 
 
 def _placed(
-    asked: Question, runs: Sequence[TaskDecision], fleets: Fleets, volumes: Mapping[str, VolumeAt]
+    asked: PlanRequest, runs: Sequence[TaskDecision], fleets: Fleets, volumes: Mapping[str, VolumeAt]
 ) -> tuple[Catalog, Placed]:
     """Places for all tasks that have to run. If deleted nodes make room in a fleet, they are placed again."""
     avoiding = {decision.name: decision.avoids for decision in runs if decision.avoids}
@@ -252,7 +253,7 @@ def avoids_text(nodes: Sequence[str]) -> str:
 
 
 def _placed_once(
-    asked: Question,
+    asked: PlanRequest,
     runs: Sequence[TaskDecision],
     fleets: Fleets,
     volumes: Mapping[str, VolumeAt],
@@ -294,18 +295,18 @@ def _beside(state: State, nodes: Sequence[Node], runs: Sequence[TaskDecision]) -
 
 
 def _may_queue(
-    asked: Question, decisions: Mapping[str, TaskDecision], outcome: PlacementOutcome
+    asked: PlanRequest, decisions: Mapping[str, TaskDecision], outcome: PlacementOutcome
 ) -> dict[str, Ask]:
     """The refused tasks that may wait in a queue. A running task goes on instead."""
     refused = (decisions[r.task] for r in outcome.refusals if r.code == "no-capacity")
     return {f.name: _ask(asked, f, ()) for f in refused if f.want.spec.queue and not _goes_on(asked.state, f)}
 
 
-def _ask(asked: Question, decision: TaskDecision, avoiding: Collection[str]) -> Ask:
+def _ask(asked: PlanRequest, decision: TaskDecision, avoiding: Collection[str]) -> Ask:
     """What a task asks for. If it avoids more nodes than it has ranks, more likely the task itself is at
     fault: then nothing is launched to avoid nodes.
     """
-    want = by_name(decision.want, asked.desired, asked.state)
+    want = with_node_names(decision.want, asked.desired, asked.state)
     suspect = bool(avoiding) and len(decision.avoids) > want.spec.nodes
     prior, reuse = _prior(asked.state, decision), asked.reuse or suspect
     if decision.course is not Course.RESIZED:
@@ -452,6 +453,35 @@ def _volumes(
     return {v.name: v.at(holders.get(v.name)) for v in volumes.values() if v.after is not None}
 
 
+def until_scheduled(
+    outcome: PlacementOutcome, desired: Desired, inventory: Inventory, now: float
+) -> PlacementOutcome:
+    """The outcome, with `no-capacity` for tasks that wait for a fleet outside of its schedule, or for one
+    whose cluster was not asked for its nodes.
+
+    Placement sees such a fleet as one of `nodes: 0`. To write more nodes would not help.
+    """
+    asleep = [name for name in desired.fleets if f"fleet/{name}" in desired.asleep]
+    hints: dict[tuple[str, str], tuple[str, str | None]] = {}
+    for name, fleet in desired.fleets.items():
+        if name in asleep and fleet.schedule:
+            starts = fleet.schedule.next_start(now)
+            hint = f"fleet/{name} has no nodes outside of its `schedule`, which starts at {starts}"
+            hints[str(name), "fleet-max"] = hint, starts
+        if why_unasked(fleet, inventory):
+            hint = f"the nodes of fleet/{name} are known once its cluster is asked"
+            hints[str(name), "offers-unknown"] = hint, None
+    refusals = (_not_now(refusal, hints) for refusal in outcome.refusals)
+    remedies = (remedy for remedy in outcome.remedies if remedy.fleet not in asleep)
+    return replace(outcome, refusals=tuple(refusals), remedies=tuple(remedies))
+
+
+def _not_now(refusal: Refusal, hints: Mapping[tuple[str, str], tuple[str, str | None]]) -> Refusal:
+    """The refusal, or one that holds only for now if one of these causes is among its own."""
+    later = next((later for cause, later in hints.items() if cause in refusal.causes), None)
+    return refusal if later is None else refusal.until(*later)
+
+
 # ---------------------------------------------------------------- behind others, in a cluster's own queue
 
 MOST_STEPS = 8
@@ -502,14 +532,16 @@ def _with_places(
     return replace(outcome, choices=tuple(choices), refusals=refusals, remedies=remedies)
 
 
-def _moments(taken: Collection[Sequence[Taken]]) -> list[float]:
+def _moments(taken: Collection[Sequence[OthersShare]]) -> list[float]:
     """The latest times at which something is given back, earliest first. By the last one everything is."""
     ends = sorted({one.until for held in taken for one in held if one.until is not None})
     step = max(1, -(-len(ends) // (MOST_STEPS - 1)))
     return [*ends[step - 1 :: step], float("inf")]
 
 
-def _at(node: Node, moment: float, taken: Mapping[str, Sequence[Taken]], choices: Sequence[Choice]) -> Node:
+def _at(
+    node: Node, moment: float, taken: Mapping[str, Sequence[OthersShare]], choices: Sequence[Choice]
+) -> Node:
     """A node as it will be when all jobs have ended that have to end by then."""
     held = {block: holder for block, holder in node.held.items() if holder.startswith("rank/")}
     for choice in choices:
@@ -518,7 +550,7 @@ def _at(node: Node, moment: float, taken: Mapping[str, Sequence[Taken]], choices
     still = [
         one for one in taken.get(node.name, ()) if moment < (float("inf") if one.until is None else one.until)
     ]
-    return replace(node, held={**busy(node.shape, node.total, still, held), **held})
+    return replace(node, held={**blocks_of_others(node.shape, node.total, still, held), **held})
 
 
 def _with_holders(volumes: Mapping[str, VolumeAt], choices: Sequence[Choice]) -> dict[str, VolumeAt]:
@@ -527,7 +559,7 @@ def _with_holders(volumes: Mapping[str, VolumeAt], choices: Sequence[Choice]) ->
     return {name: replace(at, holder=holders.get(name, at.holder)) for name, at in volumes.items()}
 
 
-def _queued(task: str, nodes: Sequence[str], taken: Mapping[str, Sequence[Taken]]) -> Queued:
+def _queued(task: str, nodes: Sequence[str], taken: Mapping[str, Sequence[OthersShare]]) -> Queued:
     before = [one for name in sorted(set(nodes), key=natural) for one in taken.get(name, ())]
     ends = [one.until for one in before]
     until = None if None in ends else max((end for end in ends if end is not None), default=None)

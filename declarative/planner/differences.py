@@ -22,7 +22,7 @@ from declarative.model.resource import (
 from declarative.model.spec import Backend
 from declarative.model.state import IMAGE, Address, Record, natural
 from declarative.planner.inventory import Inventory
-from declarative.planner.types import Difference
+from declarative.planner.plan import Difference
 
 OF_NO_NODE: Mapping[str, str] = {
     "backend.credentials": "names of variables: who asks, and not what a node is",
@@ -41,7 +41,7 @@ through all fields of both documents, and this list has at most ten entries.
 """
 
 
-def differences(
+def node_differences(
     nodes: Iterable[Record], desired: Desired, inventory: Inventory, anew: Collection[str] = ()
 ) -> tuple[Difference, ...]:
     """What differs, by node and field. Of the nodes `anew`, which this plan makes anew, only the image that
@@ -166,6 +166,6 @@ def _outside(record: Record, backend: Backend) -> Iterator[tuple[str, Any, Any]]
         yield "zone", node.zone, list(backend.availability_zones)
 
 
-def addresses(found: Iterable[Difference]) -> list[Address]:
+def differing_nodes(found: Iterable[Difference]) -> list[Address]:
     """The nodes that differ until they are made anew, each once."""
     return [*dict.fromkeys(Address.parse(item.address) for item in found if not item.replaced)]

@@ -1,6 +1,6 @@
 """Why a task, a rank or a node is as a plan has it: the answers, and the reasons in words.
 
-The plan is made as `make` makes it, and does not change. `placement.explain` finds the other possible places.
+The plan is the one of `make_plan`, and does not change. `placement.explain` finds the other places.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from declarative.placement.problem import (
     of_offer,
     offer_name,
 )
-from declarative.planner.decisions import Decisions, Question, avoided_by, avoids_text
-from declarative.planner.hosts import by_name
-from declarative.planner.launchable import allowed_backends, limits
-from declarative.planner.make import decided
-from declarative.planner.nodes import NodeDecision, node_of
-from declarative.planner.tasks import Course, TaskDecision, end_of
-from declarative.planner.types import NodePreview, Reason, Reservation, ReservationStatus
+from declarative.planner.decisions import Decisions, PlanRequest, avoided_by, avoids_text
+from declarative.planner.fleets import NodeDecision, node_of
+from declarative.planner.hosts import with_node_names
+from declarative.planner.make import plan_with_decisions
+from declarative.planner.offers import allowed_backends, broken_limit
+from declarative.planner.plan import NodePreview, Reason, Reservation, ReservationStatus
+from declarative.planner.tasks import Course, TaskDecision, end_text
 
 MOST_RANKS = 20
 """At most so many ranks of a task are explained; the rest are only counted."""
@@ -279,10 +279,10 @@ def goes_text(decision: NodeDecision) -> str:
 class Explainer:
     """Answers questions about one plan. A plan of more than `max_work` units is refused, as by `make`."""
 
-    def __init__(self, asked: Question, max_work: int | None = None) -> None:
+    def __init__(self, asked: PlanRequest, max_work: int | None = None) -> None:
         self.desired, self.recorded, self.state = asked.desired, asked.recorded, asked.state
         self.inventory, self._reuse = asked.inventory, asked.reuse
-        self.plan, self._decisions = decided(asked, max_work)
+        self.plan, self._decisions = plan_with_decisions(asked, max_work)
         self._scene: Scene | None = None
         self.previews = {n.name: n for n in self.plan.preview.nodes}
         self.seats: dict[str, dict[int, Reservation]] = {}
@@ -357,7 +357,7 @@ class Explainer:
                     if raw.host or fleet.exists:
                         continue  # a host belongs to one fleet, and such a fleet launches nothing
                     offer = shaped(raw, fleet.resources)
-                    limit = limits(fleet, backends, offer)
+                    limit = broken_limit(fleet, backends, offer)
                     if limit is None and split(offer.shape, fleet.blocks.number) is None:
                         limit = "blocks"
                     if limit:
@@ -410,7 +410,9 @@ class Explainer:
             record = self.state.get("reservation", rank_name(decision.name, rank))
             if record:
                 prior[rank] = (record.reservation.node, record.reservation.blocks)
-        return Ask(want=by_name(decision.want, self.desired, self.state), prior=prior, reuse=self._reuse)
+        return Ask(
+            want=with_node_names(decision.want, self.desired, self.state), prior=prior, reuse=self._reuse
+        )
 
     def _ranks(
         self, name: str, decision: TaskDecision | None, wanted: Sequence[int]
@@ -449,7 +451,7 @@ class Explainer:
         status = self.state.ranks.get(rank_name(name, rank))
         if status is not None and status.state.ended:
             was = "was " if status.state in (RankState.LOST, RankState.STOPPED) else ""
-            yield Why(key="ended", text=f"its last run {was}{end_of(status)}")
+            yield Why(key="ended", text=f"its last run {was}{end_text(status)}")
 
     def _asleep(self, name: str) -> Iterator[Why]:
         """When its schedule starts it."""

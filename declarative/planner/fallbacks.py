@@ -21,10 +21,9 @@ from declarative.model.spec.values import FallbackPolicy, Placement
 from declarative.model.state import Address, State, natural
 from declarative.placement.filters import blocks_wanted, one_vendor, place_reason
 from declarative.placement.problem import Choice, Node, NodeType, Place, by_name, of_offer
-from declarative.planner.fleets import Fleets
-from declarative.planner.nodes import NodeDecision, offer_of
+from declarative.planner.fleets import Fleets, NodeDecision, offer_of
+from declarative.planner.plan import Fallback, Spare
 from declarative.planner.serves import terms
-from declarative.planner.types import Fallback, Spare
 
 if TYPE_CHECKING:
     from declarative.planner.decisions import Decisions

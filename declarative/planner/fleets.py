@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from declarative.model.blocks import split
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
+from declarative.model.inputs import NodeInputs, differing
+from declarative.model.record import struct
 from declarative.model.resource import Desired, Host, Offer, fleet_marks
 from declarative.model.schema import in_place
 from declarative.model.spec import Fleet, Placement
@@ -25,14 +27,169 @@ from declarative.model.state import (
     unused_since,
 )
 from declarative.model.status import BOOTING, NodeState, Readiness
-from declarative.placement.problem import FleetRule
-from declarative.planner.health import BOOTS, unfit
-from declarative.planner.hosts import declared_hosts, found_offer, hosts_in, shaping, unseen
+from declarative.placement.problem import FleetRule, Node
+from declarative.planner.health import BOOTS, usefulness, why_unfit
+from declarative.planner.hosts import (
+    declared_hosts,
+    hosts_in,
+    observed_offer,
+    offer_of_host,
+    shaping,
+    unknown_offers,
+)
 from declarative.planner.inventory import Inventory
-from declarative.planner.launchable import allowed_backends, fleet_offers, limits, unsplittable
-from declarative.planner.nodes import NodeDecision, least_useful_first, node_of, offer_of
-from declarative.planner.offers import why_nothing
-from declarative.planner.types import Reason, finding
+from declarative.planner.offers import allowed_backends, broken_limit, fleet_offers, unsplittable, why_nothing
+from declarative.planner.plan import Reason, finding
+
+
+@struct(slots=True)
+class NodeDecision:
+    """The decision about one recorded node."""
+
+    record: Record
+    node: Node
+    after: NodeInputs
+    host: Host | None = None
+    """The declared host, or the partition's node, that it is."""
+    pinned: bool = False
+    """Ranks without another place run on it, so it stays."""
+    goes: Reason | None = None
+    again: bool = False
+    """It is deleted, and a node of the same name takes its place."""
+    because: tuple[str, ...] = ()
+    mended: tuple[str, ...] = ()
+    """The fields that others changed and that are put back in place."""
+    unprotects: bool = False
+    """It is recorded as protected, and nothing declared protects it any more: this plan records that, and
+    does not also delete it.
+    """
+    put_off: Reason | None = None
+    """Why it would go, if this plan did not only end its protection."""
+
+    def leave(self, reason: Reason, *because: str, again: bool = False) -> None:
+        """Delete it; with `again` it is made anew."""
+        if self.unprotects:
+            self.put_off, self.because = reason, because
+            self.after = replace(self.record.node, prevent_destroy=False, protected=False)
+        else:
+            self.goes, self.because, self.again = reason, because, again
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is deleted, and no node of its name takes its place."""
+        return self.goes is not None and not self.again
+
+    @property
+    def address(self) -> str:
+        """`node/gpu-0`."""
+        return str(self.record.address)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs on it once this plan is done. An `unknown` node is not idle, except an adopted
+        instance that nobody logs in to.
+        """
+        unknown = self.node.readiness.state is NodeState.UNKNOWN and self.record.node.instance_id is None
+        return not self.node.held and not unknown
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is a node of a partition: it exists anyway, and others use it, too."""
+        return "partition" in self.record.node.host
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it is a node of a partition that is not recorded yet."""
+        return not self.record.outputs and self.shared
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks that this plan splits it into."""
+        return self.after.blocks
+
+    @property
+    def planned(self) -> Node:
+        """The node, split as it will be."""
+        return replace(self.node, total=self.blocks)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is a drained host. Made anew it would take work again, so it stays as it is."""
+        return bool(self.record.node.host and drain_of(self.record))
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The fields that change in place."""
+        return differing(self.record.node, self.after)
+
+    @property
+    def occupies(self) -> tuple[str, str]:
+        """Its backend, and the key of the host that it is."""
+        return self.node.backend, self.record.node.host_key
+
+    @property
+    def usefulness(self) -> int:
+        """How much its fleet loses with it while it is idle."""
+        return usefulness(self.record, self.node.readiness.state)
+
+    @property
+    def declared(self) -> Mapping[str, Any]:
+        """What was declared of its host's shape when it was made."""
+        return shaping(self.record.node.host)
+
+    def offer_again(self) -> Offer | None:
+        """Its host, as it was when it became a node; None without a host."""
+        if self.host is None:
+            return None
+        host = replace(self.host, name=self.node.name)
+        if "hostname" in self.record.node.host:
+            return offer_of_host(host, self.node.shape)
+        return replace(offer_of(self.record), limit=1, host=host)
+
+
+def least_useful_first(decisions: Iterable[NodeDecision]) -> list[NodeDecision]:
+    """The order in which a fleet gives up idle nodes.
+
+    Among equally useful nodes, those that would be made anew come first, then the highest numbers.
+    """
+    by_number = sorted(decisions, key=lambda f: natural(f.node.name), reverse=True)
+    return sorted(by_number, key=lambda f: (f.usefulness, not f.again))
+
+
+def offer_of(record: Record) -> Offer:
+    """A recorded node as the offer that it was."""
+    inputs = record.node
+    return Offer(
+        backend=inputs.backend,
+        region=inputs.region,
+        zone=inputs.effective_zone,
+        instance_type=inputs.instance_type,
+        shape=inputs.resources,
+        price=inputs.price,
+        spot=inputs.spot,
+        bids=inputs.max_price is not None,
+    )
+
+
+def node_of(record: Record, readiness: Readiness, held: Mapping[int, str]) -> Node:
+    """A recorded node as placement sees it."""
+    offer = offer_of(record)
+    return Node(
+        name=record.address.name,
+        fleet=record.node.fleet,
+        backend=offer.backend,
+        region=offer.region,
+        zone=offer.zone,
+        instance_type=offer.instance_type,
+        shape=offer.shape,
+        total=record.node.blocks,
+        price=offer.price,
+        spot=offer.spot,
+        readiness=readiness,
+        held=held,
+        most=record.node.max_price if offer.price is None else None,
+    )
+
 
 MOST_NAMED = 5
 """At most so many nodes above a maximum are named."""
@@ -107,7 +264,7 @@ class Fleets:
             self.diagnostics += found
         for host in hosts_in(fleet, self.inventory) if fleet.partition else declared_hosts(fleet):
             self.hosts[_key(host)] = host
-            offer = found_offer(self.inventory, host)
+            offer = observed_offer(self.inventory, host)
             if offer:
                 self.found[_key(host)] = offer
 
@@ -215,7 +372,7 @@ class Fleets:
             return None
         name = decision.node.name
         since, silence = self.state.idle_since.get(name), self.inventory.silent.get(name)
-        return unfit(decision.record, decision.node.readiness, since, self.now, silence)
+        return why_unfit(decision.record, decision.node.readiness, since, self.now, silence)
 
     def _misfit(self, decision: NodeDecision, fleet: Fleet) -> _Misfit | None:
         """The limit that a node does not keep, or the field that others changed for good."""
@@ -244,7 +401,7 @@ class Fleets:
         most = decision.record.node.max_price
         if most is not None and fleet.max_price is not None and most > fleet.max_price:
             return "max_price"
-        return limits(fleet, allowed_backends(self.desired, fleet), offer_of(decision.record))
+        return broken_limit(fleet, allowed_backends(self.desired, fleet), offer_of(decision.record))
 
     def _let_go(self, decision: NodeDecision) -> None:
         """Delete a node whose host is not declared any more, once nothing runs on it and it can go."""
@@ -385,7 +542,7 @@ class Fleets:
             taken=frozenset(f.node.name for f in nodes if f.ends),
             free_names=tuple(f.node.name for f in again) if fleet.nodes else (),
             nothing=cache(partial(why_nothing, self.desired, fleet, self.inventory)) if fleet.nodes else None,
-            unseen=unseen(fleet, allowed_backends(self.desired, fleet), occupied, self.inventory),
+            unseen=unknown_offers(fleet, allowed_backends(self.desired, fleet), occupied, self.inventory),
         )
 
     def retire(self, used: frozenset[str], launched: Mapping[str, int]) -> Mapping[str, int]:

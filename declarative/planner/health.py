@@ -77,7 +77,7 @@ def node_hint(state: NodeState) -> str:
     return SILENT_HINT if state is NodeState.UNREACHABLE else NODE_HINT
 
 
-def of_nodes(
+def node_health(
     seen: Iterable[tuple[str, Readiness]], silent: Mapping[str, Silence], now: float
 ) -> tuple[Health, ...]:
     """The health of nodes that stay, by their last readiness, and what follows if they do not answer."""
@@ -95,7 +95,7 @@ def of_nodes(
     )
 
 
-def of_hosts(left_out: Iterable[LeftOut]) -> tuple[Health, ...]:
+def host_health(left_out: Iterable[LeftOut]) -> tuple[Health, ...]:
     """The health of declared hosts that are not nodes."""
     return tuple(
         Health(
@@ -112,7 +112,7 @@ def of_hosts(left_out: Iterable[LeftOut]) -> tuple[Health, ...]:
 _OF_WARNING = {UNREAD: UNREADABLE, "volume-gone": GONE}
 
 
-def of_warnings(diagnostics: Iterable[Diagnostic]) -> tuple[Health, ...]:
+def warning_health(diagnostics: Iterable[Diagnostic]) -> tuple[Health, ...]:
     """The health of backends that did not answer as they should, and of volumes that are gone."""
     return tuple(
         Health(address=d.address or "", state=_OF_WARNING[d.code], detail=d.summary, hint=d.hint)
@@ -223,10 +223,12 @@ class _SilentNodes:
 def lost_with(name: str, silence: Silence) -> str:
     """The cause of a rank's loss on a node that was given up."""
     limit = 0 if silence.until is None else round(silence.until - silence.since)
-    return f"node/{name} was given up: it has not answered for {lasting(limit)} (`unreachable_duration`)"
+    return (
+        f"node/{name} was given up: it has not answered for {duration_text(limit)} (`unreachable_duration`)"
+    )
 
 
-def lasting(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """`90 s`, `10 min`, `3 h`: a time in its largest whole unit."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size or (seconds >= size and seconds % size == 0):
@@ -237,18 +239,18 @@ def lasting(seconds: float) -> str:
 def silence_text(silence: Silence, now: float) -> str:
     """`has not answered for 3 min (timed out): it is given up in 7 min`, for a node."""
     past = now - silence.since
-    text = f"has not answered for {lasting(past)}" if past >= 1 else "does not answer"
+    text = f"has not answered for {duration_text(past)}" if past >= 1 else "does not answer"
     why = f" ({silence.why})" if silence.why else ""
     if silence.given_up:
         then = "it is given up"
     elif silence.kept:
         then = f"it is not given up: {silence.kept}"
         if silence.until is not None:
-            then += f"; if none answers, it is given up in {lasting(max(0.0, silence.until - now))}"
+            then += f"; if none answers, it is given up in {duration_text(max(0.0, silence.until - now))}"
     elif silence.until is None:
         then = "it is never given up (`unreachable_duration: off`)"
     else:
-        then = f"it is given up in {lasting(max(0.0, silence.until - now))}"
+        then = f"it is given up in {duration_text(max(0.0, silence.until - now))}"
     return f"{text}{why}: {then}"
 
 
@@ -266,7 +268,7 @@ def alone_seconds(node: NodeInputs, rank: RankInputs, limits: Mapping[str, float
 DRAINED, FAILED, BROKEN, BOOTS, WORKS = range(5)
 
 
-def unfit(
+def why_unfit(
     record: Record, seen: Readiness, idle_since: float | None, now: float, silence: Silence | None = None
 ) -> str | None:
     """Why an idle node is made anew; None if it is fit, or may still become fit.
@@ -276,7 +278,7 @@ def unfit(
     if record.node.host:
         return None
     if silence and silence.given_up:
-        return f"it has not answered for {lasting(now - silence.since)}"
+        return f"it has not answered for {duration_text(now - silence.since)}"
     late = idle_since is not None and now - idle_since >= START_UP_LIMIT
     if seen.state is not NodeState.FAILED and not (seen.state in BOOTING and late):
         return None

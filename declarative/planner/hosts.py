@@ -23,8 +23,8 @@ from declarative.model.spec.text import NodeName
 from declarative.model.spec.values import Resources
 from declarative.model.state import Address, Record, State, natural
 from declarative.placement.problem import NodeType, Unseen, of_offer, offer_name
-from declarative.planner.inventory import Inventory, PartitionNode, busy
-from declarative.planner.types import Op, Plan
+from declarative.planner.inventory import Inventory, PartitionNode, blocks_of_others
+from declarative.planner.plan import Op, Plan
 
 ADDRESSES = ("hostname", "internal_ip", "address", "public_address")
 """The keys of addresses: in the record of a host, and in the outputs of a node."""
@@ -72,7 +72,7 @@ def _names(state: State) -> tuple[dict[tuple[str, str, str], str], set[str]]:
     return known, {name for name, _ in nodes}
 
 
-def by_name(want: TaskWant, desired: Desired, state: State) -> TaskWant:
+def with_node_names(want: TaskWant, desired: Desired, state: State) -> TaskWant:
     """The task with names of nodes for the addresses in its `instances`. An unknown address stays."""
     pins = want.spec.instances
     if all(pin.host is None for pin in pins):
@@ -118,7 +118,7 @@ def declared_hosts(fleet: Fleet) -> tuple[Host, ...]:
     )
 
 
-def ways(desired: Desired) -> dict[tuple[str, str], dict[str, Any]]:
+def host_connections(desired: Desired) -> dict[tuple[str, str], dict[str, Any]]:
     """How each declared host is reached, by backend and key. The volumes on it record that."""
     hosts = (h for fleet in desired.fleets.values() for h in declared_hosts(fleet) if not h.whole)
     return {(h.backend, h.key): {k: v for k, v in h.fields.items() if k not in OF_NODES} for h in hosts}
@@ -255,7 +255,7 @@ def offer_of_host(
     )
 
 
-def unseen(
+def unknown_offers(
     fleet: Fleet, backends: Iterable[str], occupied: Collection[tuple[str, str]], inventory: Inventory
 ) -> tuple[Unseen, ...]:
     """Offers that a fleet may get beside its nodes, once its hosts are ready or its backends can be read.
@@ -264,7 +264,7 @@ def unseen(
     if not fleet.exists:
         names = [f"backend/{name}" for name in backends]
         return tuple(Unseen(target=n, detail="it could not be read") for n in names if n in inventory.unread)
-    detail = unasked(fleet, inventory)
+    detail = why_unasked(fleet, inventory)
     if detail and not occupied:
         return tuple(Unseen(target=f"backend/{name}", detail=detail) for name in backends)
     out: list[Unseen] = []
@@ -277,7 +277,7 @@ def unseen(
     return tuple(out)
 
 
-def unasked(fleet: Fleet, inventory: Inventory) -> str | None:
+def why_unasked(fleet: Fleet, inventory: Inventory) -> str | None:
     """What is said of a fleet whose cluster did not tell the nodes of its partition, or was not asked."""
     unknown = fleet.partition and fleet.name not in inventory.existing
     return f"it has not told the nodes of the partition {fleet.partition}" if unknown else None
@@ -292,7 +292,7 @@ def hosts_of_plan(plan: Plan) -> tuple[Host, ...]:
     )
 
 
-def found_offer(inventory: Inventory, host: Host) -> Offer | None:
+def observed_offer(inventory: Inventory, host: Host) -> Offer | None:
     """The observed offer of a declared host, with its node's name there."""
     for offer in inventory.offers.get(host.backend, ()):
         seen = offer.host
@@ -304,7 +304,7 @@ def found_offer(inventory: Inventory, host: Host) -> Offer | None:
 # ------------------------------------------------------------------------------------------- partitions
 
 
-def named(fleet: str, backend: str, keys: Sequence[str], state: State) -> dict[str, str]:
+def partition_node_names(fleet: str, backend: str, keys: Sequence[str], state: State) -> dict[str, str]:
     """The node name of each of a partition's nodes: the recorded one, else by the number in its own name,
     else with the lowest free number.
     """
@@ -323,7 +323,7 @@ def named(fleet: str, backend: str, keys: Sequence[str], state: State) -> dict[s
     return out
 
 
-def with_nodes(state: State, desired: Desired, inventory: Inventory) -> State:
+def with_partition_nodes(state: State, desired: Desired, inventory: Inventory) -> State:
     """The state as if all nodes of the declared partitions were recorded."""
     records = dict(state.records)
     strays: dict[str, Mapping[int, str]] = dict(state.strays)
@@ -335,7 +335,7 @@ def with_nodes(state: State, desired: Desired, inventory: Inventory) -> State:
             if record is None or record.address in records:
                 continue
             records[record.address] = record
-            strays[record.address.name] = busy(found.shape, record.node.blocks, found.taken, ())
+            strays[record.address.name] = blocks_of_others(found.shape, record.node.blocks, found.taken, ())
     return replace(state, records=records, strays=strays)
 
 

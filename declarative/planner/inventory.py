@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from declarative.model.blocks import Shape, share
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.record import struct
-from declarative.model.resource import LOCAL, Desired, Host, LeftOut, Offer, Taken
+from declarative.model.resource import LOCAL, Desired, Host, LeftOut, Offer, OthersShare
 from declarative.model.state import ANOTHERS, GIVEN_UP, GONE_SINCE, TAGS, Address, Record, State
 from declarative.model.status import RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import UNREAD, lost_with
-
-if TYPE_CHECKING:
-    from declarative.planner.types import Action, Drift
+from declarative.planner.plan import Action, Drift
 
 LOSABLE = ("node", "volume")
 """Kinds whose loss matters. A gone attachment only means that its rank has ended."""
@@ -32,7 +30,7 @@ class PartitionNode:
     host: Host
     shape: Shape
     readiness: Readiness
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[OthersShare, ...] = ()
     price: float | None = None
 
 
@@ -60,7 +58,7 @@ class Inventory:
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
     existing: Mapping[str, tuple[PartitionNode, ...]] = field(default_factory=dict)
     """Fleet → all nodes of its partition, recorded or not. A partition that could not be read is left out."""
-    taken: Mapping[str, tuple[Taken, ...]] = field(default_factory=dict)
+    taken: Mapping[str, tuple[OthersShare, ...]] = field(default_factory=dict)
     """Recorded node → what others hold there."""
     left_out: tuple[LeftOut, ...] = ()
     """Declared hosts that are not ready to be nodes as they are declared now."""
@@ -94,7 +92,7 @@ class Inventory:
         return (TAGS,) if TAGS in found and ANOTHERS not in found else ()
 
 
-def rank_of(record: Record) -> str | None:
+def rank_holding(record: Record) -> str | None:
     """The rank that a reservation or an attachment is for."""
     if record.address.kind == "reservation":
         return record.address.name
@@ -111,13 +109,13 @@ def _lost(state: State, inventory: Inventory) -> dict[str, str]:
         causes[address] = f"{address} is gone" + (f": {why}" if why else "")
     out: dict[str, str] = {}
     for record in state.records.values() if causes else ():
-        rank, missing = rank_of(record), sorted(record.needs & causes.keys())
+        rank, missing = rank_holding(record), sorted(record.needs & causes.keys())
         if rank is not None and missing:
             out.setdefault(rank, causes[missing[0]])
     return out
 
 
-def effective(state: State, inventory: Inventory) -> State:
+def observed_state(state: State, inventory: Inventory) -> State:
     """The state as it would be recorded now: with recovered things, without vanished ones and ended ranks.
     A volume that is `lost` stays recorded, with the ranks that run on it.
     """
@@ -160,7 +158,7 @@ def _kept(
     """The records without `gone` things, and without what ranks on them or `ended` ranks held."""
     out: dict[Address, Record] = {}
     for address, record in records.items():
-        rank = rank_of(record)
+        rank = rank_holding(record)
         if rank is not None and ((rank in ended and Address("rank", rank) in records) or record.needs & gone):
             continue
         free = address.kind == "rank" and address.name in ended
@@ -178,12 +176,12 @@ def _others(records: Mapping[Address, Record], inventory: Inventory) -> dict[str
     for name, taken in inventory.taken.items():
         node = records.get(Address("node", name))
         if node is not None:
-            found = busy(node.node.resources, node.node.blocks, taken, held[name])
+            found = blocks_of_others(node.node.resources, node.node.blocks, taken, held[name])
             out[name] = {**inventory.strays.get(name, {}), **found}
     return out
 
 
-def differences(inventory: Inventory, desired: Desired) -> tuple[Drift, ...]:
+def shown_drift(inventory: Inventory, desired: Desired) -> tuple[Drift, ...]:
     """What differs from what is recorded. A volume that `removed` forgets is meant to stay, and no orphan."""
     kept = desired.project.removed.keeps
     return tuple(d for d in inventory.drift if d.change != "orphan" or not kept(d.address))
@@ -222,7 +220,9 @@ def _was_given_up(record: Record) -> bool:
     return record.outputs.get(GIVEN_UP) is not None and not record.node.host
 
 
-def busy(shape: Shape, total: int, taken: Iterable[Taken], held: Collection[int]) -> dict[int, str]:
+def blocks_of_others(
+    shape: Shape, total: int, taken: Iterable[OthersShare], held: Collection[int]
+) -> dict[int, str]:
     """The blocks of a node that others hold, each with its holder, from the last block on; `held` are ours.
 
     A block counts as busy if others hold any of its CPUs, memory or GPUs: it cannot be given away whole.

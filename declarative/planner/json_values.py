@@ -8,8 +8,8 @@ from types import NoneType
 from typing import Any
 
 from declarative.model.inputs import data_of
+from declarative.planner.plan import Action, Plan
 from declarative.planner.serves import stand_ins
-from declarative.planner.types import Action, Plan
 
 
 def plain(value: Any) -> Any:

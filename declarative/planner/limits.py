@@ -23,15 +23,15 @@ from declarative.model.spec.reconcile import HOURS_A_MONTH
 from declarative.model.state import State, natural
 from declarative.planner.hosts import declared_hosts
 from declarative.planner.inventory import Inventory
-from declarative.planner.launchable import allowed_backends, fleet_offers
+from declarative.planner.offers import allowed_backends, fleet_offers
+from declarative.planner.plan import ROUNDING, Action, Op, Plan, total_price
 from declarative.planner.serves import affordable
-from declarative.planner.shares import largest, shares
-from declarative.planner.types import ROUNDING, Action, Op, Plan, total_price
+from declarative.planner.shares import fleet_shares, largest_shares
 
 MOST_NAMED = 5
 
 
-def limited(plan: Plan, desired: Desired) -> Plan:
+def with_limit_errors(plan: Plan, desired: Desired) -> Plan:
     """The plan, with an error for each limit that it breaks, and without fallbacks that would break one."""
     known = {d.address for d in plan.diagnostics if d.code == "protected"}
     found = [*_beyond_limits(plan, desired), *_guarded(plan, desired, known)]
@@ -64,7 +64,7 @@ def _cost(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
         cost = f"{'at least ' if unknown else ''}{after * factor:,.2f} {unit}"
         summary = f"all nodes would cost {cost}; the limit is {most * factor:,.2f}"
         hint = f"declare less, or raise `limits.{name}`"
-        most_of_it = largest((n for n in plan.preview.nodes if n.stays), factor)
+        most_of_it = largest_shares((n for n in plan.preview.nodes if n.stays), factor)
         yield _beyond(desired, name, summary, hint, most_of_it, error=_grows(plan, after))
     elif unknown:
         yield _unpriced(plan, desired, name, unknown)
@@ -77,7 +77,7 @@ def _cost_after(plan: Plan) -> tuple[float, list[str]]:
     return total_price(known) or 0.0, [f"node/{n.name}" for n in staying if n.cost is None]
 
 
-def adding(plan: Plan) -> list[Action]:
+def adding_actions(plan: Plan) -> list[Action]:
     """The actions that make nodes, or hold more of a partition's nodes."""
     shared = {n.name for n in plan.preview.nodes if n.shared}
     held = plan.of(Op.CREATE, "reservation") if shared else ()
@@ -90,7 +90,7 @@ def adding(plan: Plan) -> list[Action]:
 def _grows(plan: Plan, after: float) -> bool:
     """Whether nodes are made or held, and all of them cost more than before."""
     before = plan.preview.cost.before
-    return bool(adding(plan)) and (before is None or after > before + ROUNDING)
+    return bool(adding_actions(plan)) and (before is None or after > before + ROUNDING)
 
 
 def _unpriced(plan: Plan, desired: Desired, name: str, nodes: Iterable[str]) -> Diagnostic:
@@ -98,7 +98,7 @@ def _unpriced(plan: Plan, desired: Desired, name: str, nodes: Iterable[str]) -> 
     named = and_more(sorted(nodes, key=natural), MOST_NAMED)
     summary = f"nobody knows the price of {named}, so the cost may be above `limits.{name}`"
     hint = "write the prices into the backend's catalog, or use offers whose prices are known"
-    typed = ((a.address, a.typed) for a in adding(plan))
+    typed = ((a.address, a.typed) for a in adding_actions(plan))
     added = {f"node/{t.node}" if isinstance(t, ReservationInputs) else str(address) for address, t in typed}
     return _beyond(desired, name, summary, hint, error=not added.isdisjoint(nodes))
 
@@ -118,8 +118,8 @@ def _spent(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
     summary += f"the limit of {most:,.2f} USD"
     hint = "wait for the next month, declare less, or raise `limits.cost_per_month`; `fleetform status` says "
     hint += "what was spent"
-    error = bool(adding(plan))
-    most_of_it = largest((n for n in plan.preview.nodes if n.stays), HOURS_A_MONTH)
+    error = bool(adding_actions(plan))
+    most_of_it = largest_shares((n for n in plan.preview.nodes if n.stays), HOURS_A_MONTH)
     yield _beyond(desired, "cost_per_month", summary, hint, most_of_it, error=error)
 
 
@@ -130,7 +130,7 @@ def _nodes(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
         return
     before = after - len(plan.of(Op.CREATE, "node")) + len(plan.of(Op.DELETE, "node"))
     summary = f"there would be {after} nodes; the limit is {most}"
-    fleets = sorted(shares(n for n in plan.preview.nodes if n.stays), key=lambda s: (-s.nodes, s.fleet))
+    fleets = sorted(fleet_shares(n for n in plan.preview.nodes if n.stays), key=lambda s: (-s.nodes, s.fleet))
     most_of_them = and_more((f"fleet/{fleet.fleet} {fleet.nodes}" for fleet in fleets), MOST_NAMED)
     hint = "declare less, or raise `limits.nodes`"
     yield _beyond(desired, "nodes", summary, hint, most_of_them, error=after > before)
@@ -222,11 +222,15 @@ def too_large(
         _too_many_places(desired, recorded)
         or _too_much_text(desired)
         or _too_many_offers(desired, inventory)
-        or (None if most is None else _too_much_work(desired, work(desired, recorded, inventory), most))
+        or (
+            None
+            if most is None
+            else _too_much_work(desired, planned_work(desired, recorded, inventory), most)
+        )
     )
 
 
-def work(desired: Desired, recorded: State, inventory: Inventory) -> Counter[str]:
+def planned_work(desired: Desired, recorded: State, inventory: Inventory) -> Counter[str]:
     """The most work that a plan of this takes: units by the declared address."""
     out = _of_fleets(desired, inventory)
     for volume in desired.volumes.values():

@@ -15,22 +15,17 @@ from declarative.model.spec import Backend
 from declarative.model.state import Address, State, natural, orphan_hint, rank_name
 from declarative.model.status import NodeState, RankState, Silence
 from declarative.placement.problem import Node, Refusal
-from declarative.planner.actions import build
-from declarative.planner.contact import contact_notes
-from declarative.planner.decisions import Decisions, Question, decide
-from declarative.planner.differences import differences as differences_of
+from declarative.planner.actions import build_actions
+from declarative.planner.decisions import Decisions, PlanRequest, decide
+from declarative.planner.differences import node_differences as differences_of
 from declarative.planner.fallbacks import fallbacks
 from declarative.planner.fleets import Fleets
-from declarative.planner.health import NO_REASON, SICK, node_hint, of_hosts, of_nodes, silence_text
+from declarative.planner.health import NO_REASON, SICK, host_health, node_health, node_hint, silence_text
 from declarative.planner.hosts import MEET_HINT, addresses_of, no_meeting
-from declarative.planner.inventory import Inventory, differences, effective, vanished
-from declarative.planner.launchable import Rehearsed, rehearsals
+from declarative.planner.inventory import Inventory, observed_state, shown_drift, vanished
 from declarative.planner.limits import too_large
-from declarative.planner.offers import short, unknown_regions
-from declarative.planner.preview import cost, node_previews, reservations, suggestions
-from declarative.planner.renamed import looks_renamed, naming_nothing
-from declarative.planner.tasks import Course, end_of, gang_state, judge
-from declarative.planner.types import (
+from declarative.planner.offers import GpuNode, fleet_shortages, rehearsals, unknown_regions
+from declarative.planner.plan import (
     Action,
     Basis,
     Difference,
@@ -44,7 +39,11 @@ from declarative.planner.types import (
     Unplaced,
     finding,
 )
-from declarative.planner.volumes import losses, waiting
+from declarative.planner.preview import node_previews, plan_cost, reservations, suggestions
+from declarative.planner.probable_renames import looks_renamed, naming_nothing
+from declarative.planner.refused_hosts import contact_notes
+from declarative.planner.tasks import Course, decide_task, end_text, gang_state
+from declarative.planner.volumes import losses, unmounted_volumes
 
 MOST_NAMED = 20
 """Nodes that are named one by one; more are counted."""
@@ -52,7 +51,7 @@ SMALL_DISK = 100 * 1024
 """MiB of a node's disk: less is small where it has GPUs."""
 
 
-def make(
+def make_plan(
     desired: Desired,
     recorded: State,
     inventory: Inventory,
@@ -62,11 +61,11 @@ def make(
     destroy: bool = False,
     reuse: bool = False,
     effort: int = 1,
-    aside: frozenset[str] = frozenset(),
+    without_tasks: frozenset[str] = frozenset(),
     max_work: int | None = None,
 ) -> Plan:
-    """The plan that makes `desired` true: see `Question`. Work beyond `max_work` units is refused."""
-    asked = Question(
+    """The plan that makes `desired` true: see `PlanRequest`. Work beyond `max_work` units is refused."""
+    asked = PlanRequest(
         desired=desired,
         recorded=recorded,
         inventory=inventory,
@@ -75,12 +74,12 @@ def make(
         destroy=destroy,
         reuse=reuse,
         effort=effort,
-        aside=aside,
+        without_tasks=without_tasks,
     )
-    return decided(asked, max_work)[0]
+    return plan_with_decisions(asked, max_work)[0]
 
 
-def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisions | None]:
+def plan_with_decisions(asked: PlanRequest, max_work: int | None = None) -> tuple[Plan, Decisions | None]:
     """The plan, and the decisions that it came from; there are none if the question is too large."""
     desired, recorded, inventory, now = asked.desired, asked.recorded, asked.inventory, asked.now
     large = too_large(desired, recorded, inventory, max_work)
@@ -89,7 +88,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
     state, destroy = asked.state, asked.destroy
     found = decide(asked)
     fleets, outcome = found.fleets, found.outcome
-    actions = build(recorded, state, found, destroy=destroy)
+    actions = build_actions(recorded, state, found, destroy=destroy)
     seen = [(decision.node.name, decision.node.readiness) for decision in fleets.staying()]
     errors = (
         *found.errors,
@@ -123,10 +122,10 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
             allowed=desired.project.allow_unplaced,
         ),
         observed=Observed(
-            drift=differences(inventory, desired),
+            drift=shown_drift(inventory, desired),
             vanished=tuple(map(str, vanished(recorded, inventory, actions))),
             ended=_ended(found, state),
-            unfit=(*of_nodes(seen, inventory.silent, now), *of_hosts(inventory.left_out)),
+            unfit=(*node_health(seen, inventory.silent, now), *host_health(inventory.left_out)),
             differences=() if destroy else _differences(fleets, inventory),
         ),
         preview=Preview(
@@ -135,7 +134,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
             suggestions=() if destroy else suggestions(state, found),
             queued=found.queued,
             backends=_reached(desired),
-            cost=cost(state, found),
+            cost=plan_cost(state, found),
         ),
         diagnostics=in_order(diagnostics),
         contents=losses(desired, state, actions),
@@ -160,13 +159,13 @@ def basis_of(state: State) -> Basis:
 def _remarks(desired: Desired, found: Decisions, inventory: Inventory) -> list[Diagnostic]:
     """Warnings and errors about fleets, nodes, volumes and tasks."""
     staying = (decision.node for decision in found.fleets.staying())
-    there = (Rehearsed(n.fleet, n.backend, n.shape) for n in (*staying, *found.outcome.launches))
+    there = (GpuNode(n.fleet, n.backend, n.shape) for n in (*staying, *found.outcome.launches))
     return [
         *found.fleets.diagnostics,
         *_unready(found.fleets, inventory.silent),
         *_lacking(desired, found, inventory),
         *rehearsals(desired, there, inventory.own_gpus),
-        *waiting(desired, found.volumes),
+        *unmounted_volumes(desired, found.volumes),
         *_small_disks(desired, found.outcome.launches),
         *_later_files(desired, found),
         *_later_starts(desired, found),
@@ -196,7 +195,7 @@ def _lacking(desired: Desired, found: Decisions, inventory: Inventory) -> list[D
     """Fleets that are too small, and unknown regions. A fleet gets one finding at most."""
     errors = ("blocks-do-not-divide", "no-backend")
     faulty = {d.address for d in found.fleets.diagnostics if d.code in errors}
-    lacking = [d for d in short(desired, found.outcome, inventory) if d.address not in faulty]
+    lacking = [d for d in fleet_shortages(desired, found.outcome, inventory) if d.address not in faulty]
     small = {d.address for d in lacking}
     regions = {decision.node.region for decision in found.fleets.decisions.values()}
     unknown = unknown_regions(desired, inventory, regions)
@@ -291,14 +290,14 @@ def _waiting(found: Decisions) -> tuple[str, ...]:
     return tuple(f.name for f in refused if f.want.spec.retry.waits or f.reason is Reason.RETRY)
 
 
-def _once(asked: Question, found: Decisions) -> tuple[str, ...]:
+def _once(asked: PlanRequest, found: Decisions) -> tuple[str, ...]:
     """Those of `_waiting` that would stay as they are if `--replace` did not ask for them."""
     decisions = (found.tasks[name] for name in _waiting(found))
     return tuple(
         f.name
         for f in decisions
         if f.reason is Reason.REQUESTED
-        and judge(f.want, asked.state, f.have, frozenset(), asked.now).course is Course.KEPT
+        and decide_task(f.want, asked.state, f.have, frozenset(), asked.now).course is Course.KEPT
     )
 
 
@@ -456,18 +455,18 @@ def _undeclared(desired: Desired, action: Action) -> bool:
     return action.address.kind == "volume" and action.address.name not in desired.volumes
 
 
-def refreshed(desired: Desired, recorded: State, inventory: Inventory, now: float) -> Plan:
+def make_refresh_plan(desired: Desired, recorded: State, inventory: Inventory, now: float) -> Plan:
     """A plan without actions. `apply` records what it shows; `now` is seconds since the epoch."""
-    state = effective(recorded, inventory)
+    state = observed_state(recorded, inventory)
     seen = [(r.address.name, inventory.readiness.get(r.address.name)) for r in state.of("node")]
     return Plan(
         basis=basis_of(state),
         observed=Observed(
-            drift=(*differences(inventory, desired), *_ended_badly(recorded, state)),
+            drift=(*shown_drift(inventory, desired), *_ended_badly(recorded, state)),
             vanished=tuple(map(str, vanished(recorded, inventory))),
             unfit=(
-                *of_nodes([(n, found) for n, found in seen if found], inventory.silent, now),
-                *of_hosts(inventory.left_out),
+                *node_health([(n, found) for n, found in seen if found], inventory.silent, now),
+                *host_health(inventory.left_out),
             ),
             differences=differences_of(
                 (r for r in state.of("node") if r.node.fleet in desired.fleets), desired, inventory
@@ -486,4 +485,4 @@ def _ended_badly(recorded: State, state: State) -> Iterator[Drift]:
     for name, status in sorted(state.ranks.items(), key=lambda item: natural(item[0])):
         before = recorded.ranks.get(name)
         if status.state.ended and status.state is not RankState.SUCCEEDED and before != status:
-            yield Drift(address=f"rank/{name}", change="ended", detail=end_of(status))
+            yield Drift(address=f"rank/{name}", change="ended", detail=end_text(status))

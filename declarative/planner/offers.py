@@ -4,32 +4,209 @@ and the limit that keeps a fleet from its size.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from typing import NamedTuple
 
-from declarative.model.blocks import Shortfall, misfits
+from declarative.model.blocks import Shape, Shortfall, divisors, misfits, split
 from declarative.model.diagnostic import Diagnostic, Near, Severity
 from declarative.model.record import struct
-from declarative.model.resource import EXISTING, LOCAL, Desired, Offer, shaped
-from declarative.model.spec import Fleet
+from declarative.model.resource import EXISTING, LOCAL, Desired, Host, Offer, shaped, size_order
+from declarative.model.spec import Fleet, SpotPolicy
 from declarative.model.spec.gpu_models import spelling
 from declarative.model.spec.values import Resources
+from declarative.model.state import State
 from declarative.placement.filters import price_reason
 from declarative.placement.problem import PlacementOutcome
+from declarative.planner.hosts import backend_of
 from declarative.planner.inventory import Inventory
-from declarative.planner.launchable import (
-    Rehearsed,
-    allowed_backends,
-    cheapest_first,
-    fleet_offers,
-    kept,
-    rehearsals,
-)
-from declarative.planner.types import finding
+from declarative.planner.plan import finding
+
+
+def allowed_backends(desired: Desired, fleet: Fleet) -> tuple[str, ...]:
+    """The backends that a fleet may use: those it names, else all that launch, else `local`."""
+    if fleet.exists:
+        return (backend_of(fleet),)
+    no = (*EXISTING, LOCAL) if fleet.reservation else EXISTING
+    launching = sorted(name for name, backend in desired.backends.items() if backend.provider not in no)
+    return tuple(map(str, fleet.backends)) or tuple(launching) or (LOCAL,)
+
+
+def broken_limit(fleet: Fleet, backends: tuple[str, ...], offer: Offer) -> str | None:
+    """The first limit of the fleet that an offer (or a node like it) does not keep; None if it keeps all."""
+    return next((name for name, ok in limits_kept(fleet, backends, offer) if not ok), None)
+
+
+def limits_kept(fleet: Fleet, backends: tuple[str, ...], offer: Offer) -> tuple[tuple[str, bool], ...]:
+    """Each limit of the fleet, and whether an offer keeps it."""
+    spot_ok = {SpotPolicy.ON_DEMAND: not offer.spot, SpotPolicy.SPOT: offer.spot}
+    return (
+        ("backends", offer.backend in backends),
+        ("regions", not fleet.regions or offer.region in fleet.regions),
+        ("availability_zones", not fleet.availability_zones or offer.zone in fleet.availability_zones),
+        ("instance_types", not fleet.instance_types or offer.instance_type in fleet.instance_types),
+        ("spot_policy", spot_ok.get(fleet.spot_policy, not (offer.spot and fleet.reservation))),
+        ("max_price", _cheap(fleet, offer)),
+        ("resources", not misfits(fleet.resources, offer.shape)),
+    )
+
+
+def _cheap(fleet: Fleet, offer: Offer) -> bool:
+    return (offer.price is None and offer.bids) or not price_reason(fleet.max_price, offer.price, "the fleet")
+
+
+def fleet_offers(
+    desired: Desired, fleet: Fleet, inventory: Inventory
+) -> tuple[tuple[Offer, ...], list[Diagnostic]]:
+    """The offers that a fleet may launch, cheapest first, and the errors if there are none."""
+    backends = allowed_backends(desired, fleet)
+    if nowhere := _gpus_nowhere(desired, fleet, backends):
+        return (), [nowhere]
+    found = [shaped(offer, fleet.resources) for offer in inventory.launched(backends)]
+    within = [o for o in found if broken_limit(fleet, backends, o) is None]
+    good = [o for o in within if split(o.shape, fleet.blocks.number) is not None]
+    out: list[Diagnostic] = []
+    if within and not good:
+        shape = within[0].shape
+        what = f"{shape.cpu} CPUs and {shape.gpus} GPUs"
+        out.append(unsplittable(desired, fleet, what, shape, blocks=fleet.blocks.number))
+    return tuple(sorted(good, key=cheapest_first)), out
+
+
+def unsplittable(
+    desired: Desired, fleet: Fleet, what: str, shape: Shape, *, blocks: int | None, host: Host | None = None
+) -> Diagnostic:
+    """The error of a shape that cannot be split as its fleet, or its host, says."""
+    address, places = f"fleet/{fleet.name}", desired.places
+    own = places.get(f"{address}.hosts.{host.index}.blocks") if host else None
+    listing = ", ".join(map(str, divisors(shape)))
+    return Diagnostic(
+        code="blocks-do-not-divide",
+        summary=f"{what} cannot be split into {blocks} blocks",
+        hint=f"write `blocks: auto` or one of {listing}",
+        span=own or places.get(f"{address}.blocks", places.get(address)),
+        address=address,
+    )
+
+
+def _gpus_nowhere(desired: Desired, fleet: Fleet, backends: tuple[str, ...]) -> Diagnostic | None:
+    """The error of a fleet that asks for GPUs and has no backend: the local folders cannot be meant."""
+    if not _asks_for_gpus(fleet) or backends != (LOCAL,) or fleet.backends or LOCAL in desired.backends:
+        return None
+    address = f"fleet/{fleet.name}"
+    return finding(
+        desired,
+        address,
+        "no-backend",
+        summary=f"{address} asks for GPUs, and no backend is declared that could launch its nodes",
+        hint="declare a cloud's (`type: backend`), or hosts (`ssh_config`); to rehearse on this machine, "
+        "without the GPUs, write `backends: [local]` in the fleet",
+    )
+
+
+def cheapest_first(offer: Offer) -> tuple[object, ...]:
+    """The order of offers: by price, unknown prices last."""
+    price = math.inf if offer.price is None else offer.price
+    where = (offer.backend, offer.region, offer.zone or "", offer.instance_type)
+    return (price, offer.spot, size_order(offer), *where)
+
+
+class GpuNode(NamedTuple):
+    """A node or offer with GPUs. `fleet` is None for an offer without a fleet."""
+
+    fleet: str | None
+    backend: str
+    shape: Shape
+    name: str | None = None
+
+    @property
+    def model(self) -> str:
+        """The model of its GPUs, for comparisons."""
+        return (self.shape.gpu_name or "").lower()
+
+
+def is_local(desired: Desired, backend: str) -> bool:
+    """Whether the nodes of a backend are on this machine."""
+    declared = desired.backends.get(backend)
+    return (declared.provider if declared else backend) == LOCAL
+
+
+def may_rehearse(desired: Desired, state: State) -> bool:
+    """Whether this machine's GPUs matter: local nodes have GPUs, or may get some."""
+    there = (r.node for r in state.of("node"))
+    if any(node.resources.gpus and is_local(desired, node.backend) for node in there):
+        return True
+    return _may_get_gpus(desired)
+
+
+def _may_get_gpus(desired: Desired) -> bool:
+    """Whether nodes on this machine may be launched with GPUs."""
+    fleets = [f for f in desired.fleets.values() if not f.exists]
+    local = {b for f in fleets for b in allowed_backends(desired, f) if is_local(desired, b)}
+    if local and any(map(_asks_for_gpus, fleets)):
+        return True
+    return any(entry.gpu for b in local & desired.backends.keys() for entry in desired.backends[b].catalog)
+
+
+def _asks_for_gpus(fleet: Fleet) -> bool:
+    gpu = fleet.resources.gpu
+    return gpu is not None and bool(gpu.count.min)
+
+
+def lacking_gpus(
+    desired: Desired, nodes: Iterable[GpuNode], own: tuple[str, ...] | None, *, together: bool = True
+) -> list[tuple[GpuNode, bool | None]]:
+    """The local nodes with GPUs, and whether this machine lacks some of these; None if that is unknown.
+
+    `together`: the nodes exist at the same time, so their GPUs add up.
+    """
+    here = [n for n in nodes if n.shape.gpus and is_local(desired, n.backend)]
+    if own is None:
+        return [(node, None) for node in here]
+    counts: Counter[str] = Counter()
+    for node in here:
+        counts[node.model] += node.shape.gpus
+    has = Counter(name.lower() for name in own)
+    has[""] = len(own)  # of a model that is not named any will do
+    return [(n, has[n.model] < (counts[n.model] if together else n.shape.gpus)) for n in here]
+
+
+def rehearsals(
+    desired: Desired, nodes: Iterable[GpuNode], own: tuple[str, ...] | None, *, together: bool = True
+) -> list[Diagnostic]:
+    """A warning for each fleet whose nodes have GPUs that this machine lacks, or may lack."""
+    lacks: dict[str | None, list[GpuNode]] = {}
+    for node, lacking in lacking_gpus(desired, nodes, own, together=together):
+        if lacking is not False:
+            lacks.setdefault(node.fleet, []).append(node)
+    return [_warning(desired, fleet, found, own) for fleet, found in sorted(lacks.items(), key=str)]
+
+
+def _warning(
+    desired: Desired, fleet: str | None, nodes: list[GpuNode], own: tuple[str, ...] | None
+) -> Diagnostic:
+    models = sorted({n.shape.gpu_name or "without a model" for n in nodes})
+    address = f"fleet/{fleet}" if fleet else None
+    what = f"the GPUs of {address or 'offers'} on this machine ({', '.join(models)})"
+    if own is None:
+        summary = f"it was not looked whether {what} are there: they may be a rehearsal"
+    else:
+        has = ", ".join(f"{own.count(model)} {model}" for model in sorted(set(own))) or "none"
+        summary = f"{what} are a rehearsal: it has {has}"
+    return Diagnostic(
+        code="rehearsal",
+        summary=summary,
+        hint="commands run all the same, without such GPUs; for real ones name a cloud's backend, or hosts",
+        address=address,
+        span=desired.places.get(address) if address else None,
+        severity=Severity.WARNING,
+    )
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Asked:
+class OfferQuery:
     """The requirements on an offer; a missing one is no constraint. `max_price` is USD an hour."""
 
     resources: Resources = field(default_factory=Resources)
@@ -41,7 +218,7 @@ class Asked:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Offered:
+class OfferListing:
     """The matching offers, cheapest first, unknown prices last by size; and how many there are in all."""
 
     offers: tuple[Offer, ...]
@@ -49,7 +226,7 @@ class Offered:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def backends_of(desired: Desired, fleet: Fleet | None, asked: Asked) -> tuple[str, ...]:
+def backends_of(desired: Desired, fleet: Fleet | None, asked: OfferQuery) -> tuple[str, ...]:
     """The backends to look at: those that launch nodes, limited to the fleet's and to the requested ones."""
     if fleet is not None:
         names = allowed_backends(desired, fleet)
@@ -59,7 +236,9 @@ def backends_of(desired: Desired, fleet: Fleet | None, asked: Asked) -> tuple[st
     return tuple(n for n in names if not asked.backends or n in asked.backends)
 
 
-def offered(desired: Desired, fleet: Fleet | None, asked: Asked, inventory: Inventory) -> Offered:
+def matching_offers(
+    desired: Desired, fleet: Fleet | None, asked: OfferQuery, inventory: Inventory
+) -> OfferListing:
     """The inventory's offers that match. If none does, a `no-offer` names what excludes them."""
     every = inventory.launched(inventory.offers)
     notes: list[Diagnostic] = []
@@ -69,7 +248,7 @@ def offered(desired: Desired, fleet: Fleet | None, asked: Asked, inventory: Inve
         found, notes = fleet_offers(desired, fleet, inventory)
         left = list(found)
     if notes:
-        return Offered(offers=(), total=len(every), diagnostics=tuple(notes))
+        return OfferListing(offers=(), total=len(every), diagnostics=tuple(notes))
     if left:
         left, end, hint = _narrowed(asked, left)
     else:
@@ -77,12 +256,14 @@ def offered(desired: Desired, fleet: Fleet | None, asked: Asked, inventory: Inve
     if not left:
         notes.append(_none(fleet, end, hint))
     name = str(fleet.name) if fleet else None
-    seen = (Rehearsed(name, o.backend, o.shape) for o in left)
+    seen = (GpuNode(name, o.backend, o.shape) for o in left)
     notes += rehearsals(desired, seen, inventory.own_gpus, together=False)
-    return Offered(offers=tuple(sorted(left, key=cheapest_first)), total=len(every), diagnostics=tuple(notes))
+    return OfferListing(
+        offers=tuple(sorted(left, key=cheapest_first)), total=len(every), diagnostics=tuple(notes)
+    )
 
 
-def _why_none(desired: Desired, fleet: Fleet | None, asked: Asked, inventory: Inventory) -> Why:
+def _why_none(desired: Desired, fleet: Fleet | None, asked: OfferQuery, inventory: Inventory) -> Explanation:
     """Why nothing is offered at all, or nothing to a fleet."""
     if fleet is not None:
         return ruled_out(desired, fleet, inventory, Near())[1]
@@ -100,10 +281,10 @@ def _none(fleet: Fleet | None, end: str, hint: str) -> Diagnostic:
     )
 
 
-_Why = Callable[[Asked, Sequence[Offer]], tuple[str, str]]
+_Why = Callable[[OfferQuery, Sequence[Offer]], tuple[str, str]]
 
 
-def _narrowed(asked: Asked, offers: Sequence[Offer]) -> tuple[list[Offer], str, str]:
+def _narrowed(asked: OfferQuery, offers: Sequence[Offer]) -> tuple[list[Offer], str, str]:
     """The offers that match; else the requirement that excludes all, and what to write."""
     regions = {region.casefold() for region in asked.regions}
     types = asked.instance_types
@@ -122,26 +303,26 @@ def _narrowed(asked: Asked, offers: Sequence[Offer]) -> tuple[list[Offer], str, 
     return left, "", ""
 
 
-def _no_region(asked: Asked, offers: Sequence[Offer]) -> tuple[str, str]:
+def _no_region(asked: OfferQuery, offers: Sequence[Offer]) -> tuple[str, str]:
     return ": none is in that region", regions_hint(asked.regions, offers, Near())
 
 
-def _no_type(asked: Asked, offers: Sequence[Offer]) -> tuple[str, str]:
+def _no_type(asked: OfferQuery, offers: Sequence[Offer]) -> tuple[str, str]:
     hint = names_hint(asked.instance_types, {o.instance_type for o in offers}, Near())
     return ": none is of that type", hint
 
 
-def _no_shape(asked: Asked, offers: Sequence[Offer]) -> tuple[str, str]:
+def _no_shape(asked: OfferQuery, offers: Sequence[Offer]) -> tuple[str, str]:
     end, hint = nearest(asked.resources, offers)
     return f": {end}", hint or "ask for less, or for a range: `--cpu 8..`, `--gpu H100:1..8`"
 
 
-def _no_market(asked: Asked, _offers: Sequence[Offer]) -> tuple[str, str]:
+def _no_market(asked: OfferQuery, _offers: Sequence[Offer]) -> tuple[str, str]:
     kind, flag = ("spot", "--spot") if asked.spot else ("on demand", "--on-demand")
     return f": none of those that fit is {kind}", f"leave `{flag}` out"
 
 
-def _no_price(_asked: Asked, offers: Sequence[Offer]) -> tuple[str, str]:
+def _no_price(_asked: OfferQuery, offers: Sequence[Offer]) -> tuple[str, str]:
     found = cheapest(offers)
     if found is None:
         return ": what those that fit cost is not known", "leave `--max-price` out"
@@ -150,7 +331,7 @@ def _no_price(_asked: Asked, offers: Sequence[Offer]) -> tuple[str, str]:
     return end, f"write `--max-price {price:g}`"
 
 
-def grouped(offers: Iterable[Offer]) -> list[tuple[Offer, tuple[str, ...]]]:
+def grouped_by_zone(offers: Iterable[Offer]) -> list[tuple[Offer, tuple[str, ...]]]:
     """Offers that differ only in their zone as one, with all zones; in the order of the first of each."""
     found: dict[tuple[object, ...], tuple[Offer, list[str]]] = {}
     for offer in offers:
@@ -182,11 +363,11 @@ MISTYPED = 1
 NAMED = 8
 """How many names a hint lists."""
 
-Why = tuple[str, str]
+Explanation = tuple[str, str]
 """The end of the summary, and the hint."""
 
 
-def short(desired: Desired, outcome: PlacementOutcome, inventory: Inventory) -> list[Diagnostic]:
+def fleet_shortages(desired: Desired, outcome: PlacementOutcome, inventory: Inventory) -> list[Diagnostic]:
     """A `no-offer` for each fleet that lacks nodes, with the first limit that leaves nothing to launch."""
     out: list[Diagnostic] = []
     near = Near()
@@ -259,7 +440,7 @@ def why_nothing(desired: Desired, fleet: Fleet, inventory: Inventory) -> str:
 
 def ruled_out(
     desired: Desired, fleet: Fleet, inventory: Inventory, near: Near
-) -> tuple[list[tuple[str, int]], Why]:
+) -> tuple[list[tuple[str, int]], Explanation]:
     """A fleet's limits, each with how many offers it rules out of those that the ones before left, until none
     is left; and why the last one leaves none.
     """
@@ -269,7 +450,7 @@ def ruled_out(
     if not left:
         return lost, nothing_offered(desired, backends, inventory)
     for limit in (*_NAMES, "resources", "spot_policy", "max_price"):
-        within = [o for o in left if dict(kept(fleet, backends, o))[limit]]
+        within = [o for o in left if dict(limits_kept(fleet, backends, o))[limit]]
         if len(within) < len(left):
             lost.append((limit, len(left) - len(within)))
         if not within:
@@ -283,7 +464,7 @@ _NAMES = ("regions", "availability_zones", "instance_types")
 """The limits that are lists of names."""
 
 
-def _nothing_within(fleet: Fleet, limit: str, offers: Sequence[Offer], near: Near) -> Why:
+def _nothing_within(fleet: Fleet, limit: str, offers: Sequence[Offer], near: Near) -> Explanation:
     """The end of a summary: none of the offers keeps the limit; and the hint."""
     if limit == "resources":
         return _nearest(fleet, offers)
@@ -302,7 +483,7 @@ def _value_of(offer: Offer, limit: str) -> str:
     return offer.instance_type if limit == "instance_types" else offer.zone or ""
 
 
-def nothing_offered(desired: Desired, backends: Sequence[str], inventory: Inventory) -> Why:
+def nothing_offered(desired: Desired, backends: Sequence[str], inventory: Inventory) -> Explanation:
     """Why some backends offer nothing at all."""
     if blind := _unread(backends, inventory):
         return blind
@@ -321,7 +502,7 @@ def nothing_offered(desired: Desired, backends: Sequence[str], inventory: Invent
     return f": backend {name} offers nothing in {listing}", hint
 
 
-def _unread(backends: Sequence[str], inventory: Inventory) -> Why | None:
+def _unread(backends: Sequence[str], inventory: Inventory) -> Explanation | None:
     """The reason if a backend could not be read: its offers are unknown."""
     for name in (b for b in backends if f"backend/{b}" in inventory.unread):
         end = f": what backend {name} offers could not be read"
@@ -354,7 +535,7 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
 
 
-def _nearest(fleet: Fleet, offers: Sequence[Offer]) -> Why:
+def _nearest(fleet: Fleet, offers: Sequence[Offer]) -> Explanation:
     what, hint = nearest(fleet.resources, offers)
     if hint:
         return f": {what}", hint
@@ -380,7 +561,7 @@ def nearest(want: Resources, offers: Sequence[Offer]) -> tuple[str, str | None]:
     return f"the nearest, {offer.instance_type}, has {what} {lack.had} where {lack.wanted} is asked for", None
 
 
-def _dear(offers: Sequence[Offer]) -> Why:
+def _dear(offers: Sequence[Offer]) -> Explanation:
     found = cheapest(offers)
     if found is None:
         hint = "remove `max_price`, or declare prices in the backend's `catalog`"

@@ -16,11 +16,11 @@ from declarative.model.record import struct
 from declarative.model.resource import Desired
 from declarative.model.spec.reconcile import Budget, Cause, Reconcile
 from declarative.model.state import State, natural
-from declarative.planner.limits import adding, over_limit
-from declarative.planner.partial import closure, group_of, needs_of, without
-from declarative.planner.renamed import MOST_NAMED, owner_of, renaming, successors
+from declarative.planner.limits import adding_actions, over_limit
+from declarative.planner.plan import Action, Op, Plan, Reason
+from declarative.planner.plan_part import closure, group_of, needs_of, without_groups
+from declarative.planner.probable_renames import MOST_NAMED, owner_of, renaming, successors
 from declarative.planner.tasks import UNFIT
-from declarative.planner.types import Action, Op, Plan, Reason
 
 HARMLESS = frozenset({Cause.CREATE, Cause.UPDATE})
 """Goes with whatever needs it."""
@@ -58,7 +58,7 @@ _GRAVITY = (
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Held:
+class WaitingGroup:
     """Something that is not done now, and why. `until` is when it is tried at the latest."""
 
     group: str
@@ -72,7 +72,7 @@ class Held:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Done:
+class EarlierChange:
     """Something that was permitted earlier."""
 
     group: str
@@ -81,44 +81,44 @@ class Done:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Circumstances:
+class PermitInputs:
     """What the permission depends on, beside the plan."""
 
     rules: Reconcile
     now: float
-    scheduled: Collection[str] = ()
+    asleep: Collection[str] = ()
     """The fleets and tasks that are outside of their schedule: `task/train`."""
     approved: Collection[str] = ()
     """The groups that a person approved."""
-    later: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    retry_after: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     """Group → when it is tried again, and why not now."""
     desired: Desired | None = None
     """The declared project with its limits; None if the limits do not count."""
-    lost: Collection[str] = ()
+    lost_groups: Collection[str] = ()
     """The vanished groups that were held so far. They have no records any more."""
-    before: Sequence[Done] = ()
+    earlier_changes: Sequence[EarlierChange] = ()
     """What was permitted within the longest period of a budget, and within a day."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Permitted:
+class PermittedPart:
     """The part of the plan that is done now, and what waits."""
 
     plan: Plan
     causes: Mapping[str, Cause]
     """The cause of each group of the whole plan."""
-    held: tuple[Held, ...] = ()
+    waiting: tuple[WaitingGroup, ...] = ()
 
 
 def causes_of(
-    plan: Plan, state: State, scheduled: Collection[str] = (), lost: Collection[str] = ()
+    plan: Plan, state: State, asleep: Collection[str] = (), lost_groups: Collection[str] = ()
 ) -> dict[str, Cause]:
-    """The cause of each group of actions. For `scheduled` and `lost` see `Circumstances`."""
+    """The cause of each group of actions. For `asleep` and `lost_groups` see `PermitInputs`."""
     groups: dict[str, list[Action]] = defaultdict(list)
     for action in plan.actions:
         groups[group_of(action)].append(action)
-    found = {group: _cause(group, actions, state, scheduled) for group, actions in groups.items()}
-    found |= {group: Cause.REPLACE_LOST for group in lost if found.get(group) is Cause.CREATE}
+    found = {group: _cause(group, actions, state, asleep) for group, actions in groups.items()}
+    found |= {group: Cause.REPLACE_LOST for group in lost_groups if found.get(group) is Cause.CREATE}
     for group, actions in groups.items():  # a cascade has the cause of the replacement that it follows
         if any(a.reason is Reason.CASCADE for a in actions):
             because = {address for action in actions for address in action.because} - {group}
@@ -130,11 +130,11 @@ def _gravest(causes: Collection[Cause], otherwise: Cause) -> Cause:
     return next((cause for cause in _GRAVITY if cause in causes), otherwise)
 
 
-def _cause(group: str, actions: Sequence[Action], state: State, scheduled: Collection[str]) -> Cause:
+def _cause(group: str, actions: Sequence[Action], state: State, asleep: Collection[str]) -> Cause:
     reasons = {a.reason for a in actions}
     if any(a.ends for a in actions):
         return Cause.DELETE  # it ends work that goes on, whatever field led to that
-    if _is_scheduled(group, actions[0], reasons, scheduled):
+    if _is_scheduled(group, actions[0], reasons, asleep):
         return Cause.SCHEDULE
     ops = {a.op for a in actions if not a.forgets}
     if group.startswith("volume/") and Op.DELETE in ops:
@@ -154,13 +154,13 @@ def _cause_of_start(ops: Collection[Op], reasons: Collection[Reason]) -> Cause:
     return Cause.RETRY if again else Cause.CREATE
 
 
-def _is_scheduled(group: str, first: Action, reasons: Collection[Reason], scheduled: Collection[str]) -> bool:
+def _is_scheduled(group: str, first: Action, reasons: Collection[Reason], asleep: Collection[str]) -> bool:
     """Whether its schedule starts or ends a task, or makes nodes of a fleet superfluous."""
-    if Reason.SCHEDULE in reasons or group in scheduled:
+    if Reason.SCHEDULE in reasons or group in asleep:
         return True
     node = first.typed
-    asleep = isinstance(node, NodeInputs) and f"fleet/{node.fleet}" in scheduled
-    return asleep and Reason.SURPLUS in reasons
+    fleet_asleep = isinstance(node, NodeInputs) and f"fleet/{node.fleet}" in asleep
+    return fleet_asleep and Reason.SURPLUS in reasons
 
 
 def _stops_ranks(actions: Iterable[Action], state: State) -> bool:
@@ -187,35 +187,35 @@ def components(plan: Plan, groups: Collection[str]) -> list[frozenset[str]]:
     return out
 
 
-def permitted(plan: Plan, state: State, given: Circumstances) -> Permitted:
+def permitted_part(plan: Plan, state: State, given: PermitInputs) -> PermittedPart:
     """The part of the plan that is done now. `state` is the records with what was observed."""
-    causes = causes_of(plan, state, given.scheduled, given.lost)
+    causes = causes_of(plan, state, given.asleep, given.lost_groups)
     needs = needs_of(plan)
     deleted = {group_of(a) for a in plan.actions if a.op is Op.DELETE}
     makes = {g for g, cause in causes.items() if cause is Cause.REPLACE_LOST} - deleted
     allowed = _allowed(causes, needs, given, makes)
     held = {g: _not_allowed(g, cause, given.rules) for g, cause in causes.items() if g not in allowed}
     for group, why, hint in (*_protected(plan, causes), *_maybe_busy(plan, state, causes)):
-        held[group] = Held(group=group, cause=causes[group], why=why, hint=hint)
+        held[group] = WaitingGroup(group=group, cause=causes[group], why=why, hint=hint)
     found = (_later(group, causes[group], given) for group in allowed - held.keys())
     held |= {one.group: one for one in found if one}
     held |= _in_place(plan, state, held, given)
     held |= _not_needed(plan, causes, needs, held, given.desired)
-    part = without(plan, state, held)
+    part = without_groups(plan, state, held)
     for beyond in (_over_budget, _over_limit):
         held |= beyond(part, state, causes, given)
-        part = without(plan, state, held)
+        part = without_groups(plan, state, held)
     # A fleet may be replaced by another as its budget permits. A task would run twice.
     held |= {g: h for g, h in _in_place(plan, state, held, given).items() if not g.startswith("node/")}
-    part = without(plan, state, held)
+    part = without_groups(plan, state, held)
     held |= _held_up(part, causes, needs, held)
-    return Permitted(plan=part, causes=causes, held=tuple(held[g] for g in sorted(held)))
+    return PermittedPart(plan=part, causes=causes, waiting=tuple(held[g] for g in sorted(held)))
 
 
 def _allowed(
     causes: Mapping[str, Cause],
     needs: Mapping[str, Collection[str]],
-    given: Circumstances,
+    given: PermitInputs,
     makes: Collection[str],
 ) -> set[str]:
     """The groups that are allowed or approved, and what they need if that is harmless. `makes` are the groups
@@ -225,7 +225,9 @@ def _allowed(
     return allowed | {n for g in allowed for n in needs[g] if causes[n] in HARMLESS or n in makes}
 
 
-def _in_place(plan: Plan, state: State, held: Mapping[str, Held], given: Circumstances) -> dict[str, Held]:
+def _in_place(
+    plan: Plan, state: State, held: Mapping[str, WaitingGroup], given: PermitInputs
+) -> dict[str, WaitingGroup]:
     """The creations in the place of something whose deletion is held, as after a rename without `moved`: an
     empty volume, a task that would run twice, a fleet that would be paid for twice.
     """
@@ -233,7 +235,7 @@ def _in_place(plan: Plan, state: State, held: Mapping[str, Held], given: Circums
     kept = _kept(plan, state, held, given.desired) if made and given.desired else {}
     made = {group: owner for group, owner in made.items() if group not in held and owner not in kept}
     found = successors(given.desired, state, kept.keys()) if made and kept and given.desired else {}
-    out: dict[str, Held] = {}
+    out: dict[str, WaitingGroup] = {}
     for group, owner in made.items():
         olds = found.get(owner, ())
         if olds and not (group in given.approved and all(kept[old].approval for old in olds)):
@@ -241,11 +243,13 @@ def _in_place(plan: Plan, state: State, held: Mapping[str, Held], given: Circums
     return out
 
 
-def _kept(plan: Plan, state: State, held: Mapping[str, Held], desired: Desired) -> dict[str, Held]:
+def _kept(
+    plan: Plan, state: State, held: Mapping[str, WaitingGroup], desired: Desired
+) -> dict[str, WaitingGroup]:
     """What is not deleted now, by `owner_of`, and why: its deletion is held; or it is declared no more, and
     in use, so that only a later plan deletes it.
     """
-    out: dict[str, Held] = {}
+    out: dict[str, WaitingGroup] = {}
     goes: set[str] = set()
     for action in plan.actions:
         if action.op is Op.DELETE:
@@ -260,11 +264,11 @@ def _kept(plan: Plan, state: State, held: Mapping[str, Held], desired: Desired) 
         else:
             owner, there = f"fleet/{record.node.fleet}", record.node.fleet in desired.fleets
         if not there and owner not in goes:
-            out.setdefault(owner, Held(group=str(record.address), cause=Cause.DELETE, why=why))
+            out.setdefault(owner, WaitingGroup(group=str(record.address), cause=Cause.DELETE, why=why))
     return out
 
 
-def _replacing(group: str, owner: str, olds: Sequence[str], kept: Mapping[str, Held]) -> Held:
+def _replacing(group: str, owner: str, olds: Sequence[str], kept: Mapping[str, WaitingGroup]) -> WaitingGroup:
     """The wait of a creation in the place of one of `olds`, which are `kept`."""
     # If one of them is refused, the creation is refused, too: no approval is enough.
     old = next((old for old in olds if not kept[old].approval), olds[0])
@@ -273,7 +277,7 @@ def _replacing(group: str, owner: str, olds: Sequence[str], kept: Mapping[str, H
     hint = f"if it was renamed, write {renaming(old, owner)} in the `project` document"
     if owner.startswith("volume/"):
         hint += f"; if not, `removed: [{{from: {old}, destroy: false}}]` keeps the content of {old}"
-    return Held(
+    return WaitingGroup(
         group=group,
         cause=Cause.CREATE,
         why=f"takes the place of {named}, {who} {one.why}",
@@ -287,9 +291,9 @@ def _not_needed(
     plan: Plan,
     causes: Mapping[str, Cause],
     needs: Mapping[str, Collection[str]],
-    held: Mapping[str, Held],
+    held: Mapping[str, WaitingGroup],
     desired: Desired | None,
-) -> dict[str, Held]:
+) -> dict[str, WaitingGroup]:
     """The new nodes that only held groups need, if their fleets have enough nodes without them.
 
     They would be idle until the groups are done. Groups that wait for a budget do not count: a budget may
@@ -300,7 +304,7 @@ def _not_needed(
         spare[name] -= fleet.nodes.target if fleet.nodes else 0
     going = {need for group in causes.keys() - held.keys() for need in needs[group]}
     users = {need: group for group in sorted(held, reverse=True) for need in needs[group]}
-    out: dict[str, Held] = {}
+    out: dict[str, WaitingGroup] = {}
     made = [a for a in plan.of(Op.CREATE, "node") if causes[group_of(a)] is Cause.CREATE]
     for action in sorted(made, key=lambda a: natural(a.address.name), reverse=True):
         group, node = group_of(action), action.typed
@@ -309,30 +313,37 @@ def _not_needed(
             spare[node.fleet] -= 1
             user = held[users[group]]
             why = f"is for {user.group}, which {user.why}"
-            out[group] = Held(group=group, cause=Cause.CREATE, why=why, until=user.until, hint=user.hint)
+            out[group] = WaitingGroup(
+                group=group, cause=Cause.CREATE, why=why, until=user.until, hint=user.hint
+            )
     return out
 
 
 def _held_up(
-    part: Plan, causes: Mapping[str, Cause], needs: Mapping[str, Collection[str]], held: Mapping[str, Held]
-) -> dict[str, Held]:
+    part: Plan,
+    causes: Mapping[str, Cause],
+    needs: Mapping[str, Collection[str]],
+    held: Mapping[str, WaitingGroup],
+) -> dict[str, WaitingGroup]:
     """The groups that are left out because they need a held one."""
-    out: dict[str, Held] = {}
+    out: dict[str, WaitingGroup] = {}
     going = {group_of(a) for a in part.actions}
     for group in causes.keys() - going - held.keys():
         needed = sorted(n for n in needs[group] if n in held)
         first = held[needed[0]]
         why = f"needs {first.group}, which {first.why}"
         approval = any(held[n].approval for n in needed)
-        out[group] = Held(group=group, cause=causes[group], why=why, approval=approval, hint=first.hint)
+        out[group] = WaitingGroup(
+            group=group, cause=causes[group], why=why, approval=approval, hint=first.hint
+        )
     return out
 
 
-def _not_allowed(group: str, cause: Cause, rules: Reconcile) -> Held:
+def _not_allowed(group: str, cause: Cause, rules: Reconcile) -> WaitingGroup:
     if rules.waits(cause):
-        return Held(group=group, cause=cause, why="waits for approval", approval=True)
+        return WaitingGroup(group=group, cause=cause, why="waits for approval", approval=True)
     why = f"is left to people: `{cause.value}` is neither in `allow` nor in `approve`"
-    return Held(group=group, cause=cause, why=why, hint=by_hand(group))
+    return WaitingGroup(group=group, cause=cause, why=why, hint=by_hand(group))
 
 
 def by_hand(group: str) -> str:
@@ -364,20 +375,20 @@ def _maybe_busy(plan: Plan, state: State, causes: Mapping[str, Cause]) -> Iterat
             yield group, "does not answer, so it may be busy", hint
 
 
-def _later(group: str, cause: Cause, given: Circumstances) -> Held | None:
+def _later(group: str, cause: Cause, given: PermitInputs) -> WaitingGroup | None:
     """The wait of a group that was tried, or made anew, too often."""
-    until, why = given.later.get(group, (given.now, ""))
+    until, why = given.retry_after.get(group, (given.now, ""))
     if until > given.now:
-        return Held(group=group, cause=cause, why=why, until=until, hint=by_hand(group))
+        return WaitingGroup(group=group, cause=cause, why=why, until=until, hint=by_hand(group))
     if cause is Cause.REPLACE_LOST and group.startswith("node/"):
-        times = sorted(d.at for d in given.before if (d.group, d.cause) == (group, cause))
+        times = sorted(d.at for d in given.earlier_changes if (d.group, d.cause) == (group, cause))
         times = [at for at in times if at > given.now - DAY]
         most = given.rules.replacements_per_day
         if len(times) >= most:
             again = times[-most] + DAY if most else None
             why = f"was replaced {most} times in a day"
             hint = f"raise `replacements_per_day`; {by_hand(group)}"
-            return Held(group=group, cause=cause, why=why, until=again, hint=hint)
+            return WaitingGroup(group=group, cause=cause, why=why, until=again, hint=hint)
     return None
 
 
@@ -404,17 +415,17 @@ class _Spending:
 
 
 def _over_budget(
-    part: Plan, state: State, causes: Mapping[str, Cause], given: Circumstances
-) -> dict[str, Held]:
+    part: Plan, state: State, causes: Mapping[str, Cause], given: PermitInputs
+) -> dict[str, WaitingGroup]:
     """The groups for which a budget has no room, in the order of the plan."""
     spendings = [_Spending(b, _used(b, given)) for b in given.rules.budgets if b.holds(given.now)]
-    out: dict[str, Held] = {}
+    out: dict[str, WaitingGroup] = {}
     for group in dict.fromkeys(map(group_of, part.actions)):
         mine = [s for s in spendings if s.budget.counts(causes[group])]
         weight = _weight(group, part, state) if mine else 0
         full = [s for s in mine if not s.has_room(weight)]
         if full:
-            out[group] = Held(group=group, cause=causes[group], why=full[0].why, hint=by_hand(group))
+            out[group] = WaitingGroup(group=group, cause=causes[group], why=full[0].why, hint=by_hand(group))
         else:
             for spending in mine:
                 spending.used += weight
@@ -422,8 +433,8 @@ def _over_budget(
 
 
 def _over_limit(
-    part: Plan, state: State, causes: Mapping[str, Cause], given: Circumstances
-) -> dict[str, Held]:
+    part: Plan, state: State, causes: Mapping[str, Cause], given: PermitInputs
+) -> dict[str, WaitingGroup]:
     """The nodes that would exceed a limit of the project, and the tasks on a partition's nodes: the last ones
     by name. What needs each other is done together or not at all.
     """
@@ -431,7 +442,7 @@ def _over_limit(
     found = over_limit(part, desired) if desired else None
     if desired is None or found is None:
         return {}
-    made = {group_of(a) for a in adding(part)}
+    made = {group_of(a) for a in adding_actions(part)}
     launches = [members & made for members in components(part, causes.keys()) if members & made]
 
     def held(kept: int) -> set[str]:
@@ -440,18 +451,21 @@ def _over_limit(
     most = bisect_left(
         range(1, len(launches) + 1),
         True,
-        key=lambda kept: over_limit(without(part, state, held(kept)), desired) is not None,
+        key=lambda kept: over_limit(without_groups(part, state, held(kept)), desired) is not None,
     )
     why = f"would go beyond `limits`: {found.summary}"
     hint = found.hint or ""
-    return {group: Held(group=group, cause=causes[group], why=why, hint=hint) for group in sorted(held(most))}
+    return {
+        group: WaitingGroup(group=group, cause=causes[group], why=why, hint=hint)
+        for group in sorted(held(most))
+    }
 
 
-def _used(budget: Budget, given: Circumstances) -> int:
+def _used(budget: Budget, given: PermitInputs) -> int:
     since = given.now - budget.window
     return sum(
         done.at > since and budget.counts(Cause(done.cause))
-        for done in given.before
+        for done in given.earlier_changes
         if budget.window and done.cause in _CAUSES and done.group.startswith("node/")
     )
 

@@ -11,11 +11,9 @@ from declarative.model.state import State, natural, rank_name
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.explain.free_a_node import suggest
 from declarative.placement.problem import Choice, Node, PlacementOutcome, Suggestion
-from declarative.planner.actions import attached
-from declarative.planner.fleets import Fleets
-from declarative.planner.nodes import NodeDecision, node_of
-from declarative.planner.tasks import Course, TaskDecision
-from declarative.planner.types import (
+from declarative.planner.actions import attached_volumes
+from declarative.planner.fleets import Fleets, NodeDecision, node_of
+from declarative.planner.plan import (
     Cost,
     NodePreview,
     Reservation,
@@ -23,6 +21,7 @@ from declarative.planner.types import (
     held_price,
     total_price,
 )
+from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.volumes import VolumeDecision
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def reservations(recorded: State, state: State, found: Decisions) -> tuple[Reser
     after = before | found.nodes()
     chosen = (_chosen(state, choice, after[choice.node]) for choice in found.outcome.choices)
     out = {(item.task, item.rank): item for item in chosen}
-    volumes = attached(recorded)
+    volumes = attached_volumes(recorded)
     for record in recorded.of("reservation"):
         held = record.reservation
         entry = (held.task, held.rank)
@@ -96,7 +95,7 @@ def _chosen(state: State, choice: Choice, node: Node) -> Reservation:
     )
 
 
-def cost(state: State, found: Decisions) -> Cost:
+def plan_cost(state: State, found: Decisions) -> Cost:
     """The cost of whole nodes, before and after. On a partition's nodes only this project's blocks count."""
     fleets, outcome = found.fleets, found.outcome
     held, holders = state.held_blocks(), _holders(state, found)

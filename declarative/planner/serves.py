@@ -19,7 +19,7 @@ from declarative.model.resource import Offer
 from declarative.model.spec import Fleet, Task
 from declarative.model.spec.values import FallbackPolicy
 from declarative.placement.problem import Node
-from declarative.planner.types import Fallback, Op, Plan, Spare
+from declarative.planner.plan import Fallback, Op, Plan, Spare
 from declarative.provider import PermanentKind
 
 MOST_DEARER = 1.2

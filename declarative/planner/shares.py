@@ -11,7 +11,7 @@ from typing import Protocol
 from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.state import ORPHAN
-from declarative.planner.types import total_price
+from declarative.planner.plan import total_price
 
 MOST_NAMED = 3
 
@@ -64,7 +64,7 @@ class FleetShare:
         return None if self.hourly is None or held is None else max(0.0, self.hourly - held)
 
 
-def shares(nodes: Iterable[PricedNode]) -> tuple[FleetShare, ...]:
+def fleet_shares(nodes: Iterable[PricedNode]) -> tuple[FleetShare, ...]:
     """The shares of all fleets, the largest first."""
     costs: dict[str, list[float | None]] = {}
     blocks: dict[str, dict[str, list[float | None]]] = {}
@@ -93,7 +93,7 @@ def shares(nodes: Iterable[PricedNode]) -> tuple[FleetShare, ...]:
     return tuple(sorted(out, key=lambda s: (s.hourly is not None, -(s.hourly or 0.0), -s.nodes, s.fleet)))
 
 
-def largest(nodes: Iterable[PricedNode], factor: float = 1.0) -> str:
+def largest_shares(nodes: Iterable[PricedNode], factor: float = 1.0) -> str:
     """`fleet/gpu 6.00 (task/train 4.00, task/eval 1.00), fleet/cpu 2.00 and 3 more`: those that cost
     something, times `factor`.
     """
@@ -101,7 +101,7 @@ def largest(nodes: Iterable[PricedNode], factor: float = 1.0) -> str:
         (
             f"fleet/{fleet.fleet} {_amount(fleet.hourly, factor)}"
             + (f" ({tasks})" if (tasks := _tasks(fleet, factor)) else "")
-            for fleet in shares(nodes)
+            for fleet in fleet_shares(nodes)
             if fleet.hourly != 0
         ),
         MOST_NAMED,

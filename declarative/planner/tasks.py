@@ -18,7 +18,7 @@ from declarative.model.manifest import changes
 from declarative.model.record import struct
 from declarative.model.resource import SUMS, Desired, TaskWant
 from declarative.model.schema import in_place
-from declarative.model.spec import Nodes, Placement, RetryEvent, StopCriteria, Task
+from declarative.model.spec import NodeCount, Placement, RetryEvent, StopCriteria, Task
 from declarative.model.spec.schedule import Schedule
 from declarative.model.state import (
     FAILED_ON,
@@ -46,8 +46,8 @@ from declarative.model.status import (
     RankState,
     RankStatus,
 )
-from declarative.planner.inventory import rank_of
-from declarative.planner.types import Reason
+from declarative.planner.inventory import rank_holding
+from declarative.planner.plan import Reason
 
 
 class Course(StrEnum):
@@ -158,7 +158,7 @@ def _later_files(want: TaskWant, have: Mapping[int, Record], state: State) -> di
     return found if same and not found.keys() & want.own_files else {}
 
 
-def judge(
+def decide_task(
     want: TaskWant, state: State, have: Mapping[int, Record], requested: frozenset[str], now: float
 ) -> TaskDecision:
     """Decide about a declared task with these recorded ranks."""
@@ -169,7 +169,7 @@ def judge(
     changed = _changed(want, have)
     if changed == {"files"}:
         decision.files = _later_files(want, have, state)
-    if want.off and f"task/{decision.name}" not in requested:  # all its ranks have ended: see `is_there`
+    if want.off and f"task/{decision.name}" not in requested:  # all its ranks have ended: see `is_planned`
         decision.course = Course.KEPT
         decision.because = () if decision.files else tuple(sorted(changed))
     elif f"task/{decision.name}" in requested:
@@ -178,16 +178,16 @@ def judge(
         decision.reason, decision.because = Reason.CHANGED, tuple(sorted(changed))
         if changed == {"nodes"} and _may_resize(want, have, state):
             decision.course, decision.incomplete = Course.RESIZED, False
-            decision.series = series(have.values())
+            decision.series = retry_series(have.values())
             decision.failed_on = _failed_before(have.values())
-            decision.avoids = avoided(decision.failed_on, state)
+            decision.avoids = avoided_nodes(decision.failed_on, state)
     elif is_stopped(have.values()):
         decision.course = Course.KEPT
     elif not decision.missing and _never_began(have.values(), state):
         decision.reason, decision.incomplete = Reason.INCOMPLETE, True
-        decision.series = series(have.values())
+        decision.series = retry_series(have.values())
         decision.failed_on = _failed_before(have.values())
-        decision.avoids = avoided(decision.failed_on, state)
+        decision.avoids = avoided_nodes(decision.failed_on, state)
     elif is_due(want, have.values(), state):
         decision.reason = Reason.SCHEDULE
     elif decision.missing:
@@ -217,10 +217,10 @@ def _complete(decision: TaskDecision, state: State, now: float) -> None:
     """Start the missing ranks of a gang in their places. Without the places, or if a rank ended, run anew."""
     have = decision.have.values()
     decision.reason, decision.incomplete = Reason.INCOMPLETE, True
-    found = again(decision.want, have, state, now)
-    decision.series = found.series if found else series(have)
+    found = due_retry(decision.want, have, state, now)
+    decision.series = found.series if found else retry_series(have)
     decision.failed_on = found.failed_on if found else _failed_before(have)
-    decision.avoids = avoided(decision.failed_on, state)
+    decision.avoids = avoided_nodes(decision.failed_on, state)
     ended = any(state.has_ended(r.address.name) for r in have)
     if not ended and all(_has_place(decision.want, rank, state) for rank in decision.missing):
         decision.course = Course.COMPLETED
@@ -228,13 +228,13 @@ def _complete(decision: TaskDecision, state: State, now: float) -> None:
 
 def _retry_or_keep(decision: TaskDecision, state: State, now: float) -> None:
     """Leave a task as it is, unless it failed and its `retry` runs it again."""
-    found = again(decision.want, decision.have.values(), state, now)
+    found = due_retry(decision.want, decision.have.values(), state, now)
     if found is None:
         decision.course = Course.KEPT
     else:
         decision.reason, decision.because, decision.series = Reason.RETRY, (found.cause,), found.series
         decision.failed_on = found.failed_on
-        decision.avoids = avoided(found.failed_on, state)
+        decision.avoids = avoided_nodes(found.failed_on, state)
 
 
 def _never_began(have: Iterable[Record], state: State) -> bool:
@@ -257,7 +257,7 @@ def _has_place(want: TaskWant, rank: int, state: State) -> bool:
     return attached == paths and bool(ready)
 
 
-def judge_all(
+def decide_tasks(
     desired: Desired, state: State, requested: frozenset[str], now: float
 ) -> dict[str, TaskDecision]:
     """The decisions of all declared tasks."""
@@ -265,9 +265,9 @@ def judge_all(
     for record in state.of("rank"):
         by_task.setdefault(record.rank.task, {})[record.rank.rank] = record
     return {
-        name: judge(want, state, by_task.get(name, {}), requested, now)
+        name: decide_task(want, state, by_task.get(name, {}), requested, now)
         for name, want in sorted(desired.tasks.items())
-        if is_there(want, by_task.get(name, {}).values(), state, now)
+        if is_planned(want, by_task.get(name, {}).values(), state, now)
     }
 
 
@@ -280,7 +280,7 @@ def cascade(decisions: Mapping[str, TaskDecision], state: State, replaced: froze
         return
     holds: dict[str, set[Address]] = {}
     for record in (*state.of("reservation"), *state.of("attachment")):
-        decision, rank = decisions.get(str(record.task)), rank_of(record)
+        decision, rank = decisions.get(str(record.task)), rank_holding(record)
         if decision is None or rank is None or not decision.leaves(rank):
             holds.setdefault(str(record.task), set()).update(record.needs & replaced)
     for decision in decisions.values():
@@ -295,7 +295,7 @@ UNFIT = frozenset({NodeState.UNREACHABLE, NodeState.UNKNOWN})
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Rerun:
+class DueRetry:
     """A task that is to run again."""
 
     cause: str
@@ -313,7 +313,7 @@ class Rerun:
         return self.series.count
 
 
-def again(want: TaskWant, have: Iterable[Record], state: State, now: float) -> Rerun | None:
+def due_retry(want: TaskWant, have: Iterable[Record], state: State, now: float) -> DueRetry | None:
     """Whether a task with the recorded ranks `have` runs again; None if not.
 
     Some of its ranks may still run: they are stopped first. Ranks whose state is unknown are waited for.
@@ -326,12 +326,12 @@ def again(want: TaskWant, have: Iterable[Record], state: State, now: float) -> R
         return None
     broken, status = failure
     noticed = float(ranks[broken].outputs.get(NOTICED, now))
-    following = _following(series(ranks.values()), status, noticed, want.spec.retry.seconds, now)
+    following = _following(retry_series(ranks.values()), status, noticed, want.spec.retry.seconds, now)
     most = want.spec.retry.max_attempts
     if following is None or (most is not None and following.count >= most):
         return None
-    return Rerun(
-        cause=f"rank/{broken} {end_of(status)}",
+    return DueRetry(
+        cause=f"rank/{broken} {end_text(status)}",
         noticed=noticed,
         series=following,
         failed_on=_failed_on(ranks, broken, status, state),
@@ -343,7 +343,7 @@ DELAYS = (1.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class RetryOutlook:
     """What `retry` does about a task that failed or was lost. Times are seconds since the epoch."""
 
     runs_again: bool
@@ -357,20 +357,20 @@ class Outlook:
     """The failure, or why there is no next attempt."""
 
 
-def outlook(want: TaskWant, have: Iterable[Record], state: State, now: float) -> Outlook | None:
+def retry_outlook(want: TaskWant, have: Iterable[Record], state: State, now: float) -> RetryOutlook | None:
     """What `retry` does next; None if the task has none, or has not failed."""
     ranks = {r.address.name: r for r in have}
     failure = _failure(ranks, state) if want.spec.retry.of_failures else None
     if failure is None:
         return None
-    before = series(ranks.values())
+    before = retry_series(ranks.values())
     attempt = before.count + 1 if before else 1
-    found = again(want, ranks.values(), state, now)
+    found = due_retry(want, ranks.values(), state, now)
     if found is None:
         why = _why_not(want, ranks, failure[1], state)
-        return Outlook(runs_again=False, attempt=attempt, why=why)
+        return RetryOutlook(runs_again=False, attempt=attempt, why=why)
     end = found.series.since + want.spec.retry.seconds
-    return Outlook(
+    return RetryOutlook(
         runs_again=True,
         attempt=found.count + 1,
         after=found.noticed + DELAYS[min(found.count, len(DELAYS)) - 1],
@@ -381,7 +381,7 @@ def outlook(want: TaskWant, have: Iterable[Record], state: State, now: float) ->
 
 def _why_not(want: TaskWant, ranks: Mapping[str, Record], status: RankStatus, state: State) -> str:
     """Why a failed task does not run again, by its `retry`."""
-    retry, event, before = want.spec.retry, _event(status), series(ranks.values())
+    retry, event, before = want.spec.retry, _event(status), retry_series(ranks.values())
     if is_stopped(ranks.values()):
         return "it was stopped by the user"
     if event is None:
@@ -425,7 +425,7 @@ def _failed_on(
     return (*before.values(), replace(known, count=known.count + 1, at_start=known.at_start or at_start))
 
 
-def avoided(failed_on: Iterable[NodeFailures], state: State) -> tuple[str, ...]:
+def avoided_nodes(failed_on: Iterable[NodeFailures], state: State) -> tuple[str, ...]:
     """The nodes on which a task failed at its start, or twice, the last one last."""
     names = {machine_name(node): node.address.name for node in state.of("node")}
     return tuple(names[f.machine] for f in failed_on if f.avoids and f.machine in names)
@@ -439,7 +439,7 @@ def _failure(ranks: Mapping[str, Record], state: State) -> tuple[str, RankStatus
     return broken, state.ranks[broken]
 
 
-def end_of(status: RankStatus) -> str:
+def end_text(status: RankStatus) -> str:
     """`failed: exit code 1`."""
     return status.state.value + (f": {status.cause}" if status.cause else "")
 
@@ -456,7 +456,7 @@ def _following(
     return RetrySeries(count=count + 1, since=since, at=now) if now - since <= longest else None
 
 
-def series(have: Iterable[Record]) -> RetrySeries | None:
+def retry_series(have: Iterable[Record]) -> RetrySeries | None:
     """The series that the ranks of an attempt record; None for a first attempt."""
     return max((r.rank.retries for r in have if r.rank.retries), key=lambda s: s.count, default=None)
 
@@ -509,12 +509,12 @@ LATE = 3600.0
 """Seconds after a scheduled start in which a missed task still starts. Later it waits for the next one."""
 
 
-def at(desired: Desired, now: float) -> Desired:
+def desired_at(desired: Desired, now: float) -> Desired:
     """The declaration as it holds at that time: fleets outside of their schedule have no nodes, and tasks
     know their last scheduled start.
     """
     fleets = {
-        name: replace(fleet, nodes=Nodes(0, 0, 0))
+        name: replace(fleet, nodes=NodeCount(0, 0, 0))
         for name, fleet in desired.fleets.items()
         if _is_off(fleet.schedule, now)
     }
@@ -544,7 +544,7 @@ def _is_off(schedule: Schedule | None, now: float) -> bool:
     return schedule is not None and not schedule.on(now)
 
 
-def is_there(want: TaskWant, have: Iterable[Record], state: State, now: float) -> bool:
+def is_planned(want: TaskWant, have: Iterable[Record], state: State, now: float) -> bool:
     """Whether a task is planned. A task outside of its schedule neither runs nor starts; an ended task stays
     ended.
     """

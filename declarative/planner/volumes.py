@@ -20,9 +20,9 @@ from declarative.model.spec import Volume
 from declarative.model.spec.values import Size
 from declarative.model.state import Address, Record, State, unused_since
 from declarative.placement.problem import GONE, PlacementOutcome, VolumeAt
-from declarative.planner.hosts import has_hosts, ways
+from declarative.planner.hosts import has_hosts, host_connections
 from declarative.planner.inventory import Inventory
-from declarative.planner.types import Action, Loss, Op, Reason, finding
+from declarative.planner.plan import Action, Loss, Op, Reason, finding
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class VolumeDecision:
         )
 
 
-def judge_all(
+def decide_volumes(
     desired: Desired,
     state: State,
     inventory: Inventory,
@@ -98,7 +98,7 @@ def judge_all(
     `pinned` volumes are held by ranks without another place, and stay as they are. Tags that others changed
     are put back. `requested` volumes (`volume/data-0`) are made anew, empty.
     """
-    hosts = ways(desired)
+    hosts = host_connections(desired)
     decisions: dict[str, VolumeDecision] = {}
     for name, want in sorted(desired.volumes.items()):
         record = state.get("volume", name)
@@ -196,7 +196,7 @@ def _replacing(before: VolumeInputs, after: VolumeInputs) -> tuple[str, ...]:
     return (*moved, *(("size",) if _shrunk(before, after) else ()))
 
 
-def keeps(before: VolumeInputs, after: VolumeInputs) -> bool:
+def keeps_content(before: VolumeInputs, after: VolumeInputs) -> bool:
     """Whether a recorded volume keeps its content if it is declared like this."""
     return not _replacing(before, _settled(before, after))
 
@@ -352,14 +352,14 @@ def _reached(
     return replace(inputs, host=way) if way else inputs
 
 
-def in_zones(
+def with_zones(
     desired: Desired, decisions: Mapping[str, VolumeDecision], zones: Mapping[str, str]
 ) -> dict[str, VolumeDecision]:
     """The decisions once the places of ranks are known: a new volume goes to the zone that its rank needs.
 
     A volume on a host waits until it has a rank.
     """
-    hosts = ways(desired)
+    hosts = host_connections(desired)
     out: dict[str, VolumeDecision] = {}
     for name, decision in decisions.items():
         found = decision
@@ -371,7 +371,7 @@ def in_zones(
     return out
 
 
-def waiting(desired: Desired, decisions: Mapping[str, VolumeDecision]) -> list[Diagnostic]:
+def unmounted_volumes(desired: Desired, decisions: Mapping[str, VolumeDecision]) -> list[Diagnostic]:
     """Findings about volumes that wait for a rank, and that no rank mounts."""
     mounted = _mounted(desired.tasks.values())
     return [_waits(desired, d.name) for d in decisions.values() if d.waits and d.name not in mounted]
@@ -450,7 +450,7 @@ def losses(desired: Desired, state: State, actions: Iterable[Action]) -> tuple[L
     return tuple(out)
 
 
-def cleaned(
+def with_cleanup(
     desired: Desired,
     state: State,
     decisions: Mapping[str, VolumeDecision],
@@ -458,14 +458,14 @@ def cleaned(
     *,
     freed: Collection[str],
     now: float,
-    aside: Collection[str],
+    waiting_tasks: Collection[str],
 ) -> dict[str, VolumeDecision]:
-    """The decisions of all volumes once their ranks are known; `freed` ranks give theirs back, and tasks that
-    are set `aside` still want theirs.
+    """The decisions of all volumes once their ranks are known; `freed` ranks give theirs back, and the
+    `waiting_tasks` still want theirs.
     """
     used = {name for choice in outcome.choices for name in choice.volumes.values()}
     used |= {r.attachment.volume for r in state.of("attachment") if r.attachment.rank not in freed}
-    wanted = _mounted(desired.tasks[name] for name in (*(r.task for r in outcome.refusals), *aside))
+    wanted = _mounted(desired.tasks[name] for name in (*(r.task for r in outcome.refusals), *waiting_tasks))
     out = dict(decisions)
     for name, want in desired.volumes.items():
         if want.cleanup is not None and name not in used:

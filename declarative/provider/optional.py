@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from declarative.model.blocks import Shape
 from declarative.model.record import struct
-from declarative.model.resource import Taken
+from declarative.model.resource import OthersShare
 from declarative.model.state import Address, Record
 from declarative.model.status import RankStatus, Readiness
 from declarative.provider import Ended, ProviderError, Thing
@@ -360,7 +360,7 @@ class Member:
     readiness: Readiness
     topology: tuple[tuple[str, str], ...] = ()
     """Level → where it stands there."""
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[OthersShare, ...] = ()
 
 
 @runtime_checkable
@@ -371,7 +371,7 @@ class Partitions(Protocol):
         """All nodes of a fleet with these settings: complete, or an error; never a part."""
         ...
 
-    def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[Taken, ...]]:
+    def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[OthersShare, ...]]:
         """Node → what others hold on it; observed now."""
         ...
 

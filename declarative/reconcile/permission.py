@@ -17,19 +17,19 @@ from declarative.model.resource import LOCAL, Desired
 from declarative.model.spec.reconcile import Cause, Reconcile
 from declarative.model.state import State
 from declarative.planner.approval import approval_of
-from declarative.planner.partial import group_of
 from declarative.planner.permit import (
     DAY,
-    Circumstances,
-    Done,
-    Held,
-    Permitted,
+    EarlierChange,
+    PermitInputs,
+    PermittedPart,
+    WaitingGroup,
     causes_of,
     components,
-    permitted,
+    permitted_part,
 )
-from declarative.planner.tasks import DELAYS, again
-from declarative.planner.types import Op, Plan, Reason, Unplaced
+from declarative.planner.plan import Op, Plan, Reason, Unplaced
+from declarative.planner.plan_part import group_of
+from declarative.planner.tasks import DELAYS, due_retry
 from declarative.reconcile.round import Wait
 from declarative.store.journal import Permit
 from declarative.store.loop_state import ENDS, Approval
@@ -145,29 +145,31 @@ def choose(
     lost = _lost(before)
     causes = causes_of(plan, state, desired.asleep, lost)
     blocked = {group: (math.inf, why) for group, why in lacking.items()}
-    given = Circumstances(
+    given = PermitInputs(
         rules=desired.project.reconcile,
         now=now,
-        scheduled=desired.asleep,
-        later=_retries(desired, state, causes, now) | backoff.later(causes.keys(), now) | blocked,
+        asleep=desired.asleep,
+        retry_after=_retries(desired, state, causes, now) | backoff.later(causes.keys(), now) | blocked,
         desired=desired,
-        lost=lost,
-        before=tuple(Done(group=permit.address, cause=permit.cause, at=permit.at) for permit in before),
+        lost_groups=lost,
+        earlier_changes=tuple(
+            EarlierChange(group=permit.address, cause=permit.cause, at=permit.at) for permit in before
+        ),
     )
-    found = permitted(plan, state, given)
-    waiting = _waiting(plan, found.held)
+    found = permitted_part(plan, state, given)
+    waiting = _waiting(plan, found.waiting)
     digests = {group: digest for digest, together in waiting.items() for group in together.groups}
     digests_approved = {a.digest for a in approvals if a.approved_at is not None}
     approved = {group for group, digest in digests.items() if digest in digests_approved}
     if approved:
-        found = permitted(plan, state, replace(given, approved=approved))
+        found = permitted_part(plan, state, replace(given, approved=approved))
     short = tuple(d for d in plan.diagnostics if d.code == "no-offer" and d.address)
     gone = tuple(d for d in plan.diagnostics if d.code == "volume-gone")
-    still = _still_lost(plan, found.held, lost)
+    still = _still_lost(plan, found.waiting, lost)
     return AllowedPart(
         plan=_without_errors(found, short),
         causes=found.causes,
-        waits=_waits(found.held, digests, lacking, short, gone),
+        waits=_waits(found.waiting, digests, lacking, short, gone),
         approvals={digest: together.steps for digest, together in waiting.items()},
         lost=still,
         noted=_noted(lost, still, now),
@@ -195,7 +197,7 @@ def _lost(before: Iterable[Permit]) -> dict[str, float]:
     return {group: permit.at for group, permit in last.items() if permit.cause == LOST}
 
 
-def _still_lost(plan: Plan, held: Iterable[Held], lost: Collection[str]) -> frozenset[str]:
+def _still_lost(plan: Plan, held: Iterable[WaitingGroup], lost: Collection[str]) -> frozenset[str]:
     """Held groups whose thing is gone, by this plan or an earlier note."""
     made = [(group_of(a), a.reason) for a in plan.actions if a.op is Op.CREATE]
     anew = {group for group, reason in made if group in lost or reason is Reason.GONE}
@@ -209,7 +211,7 @@ def _noted(lost: Mapping[str, float], still: Collection[str], now: float) -> dic
 
 
 def _waits(
-    held: Iterable[Held],
+    held: Iterable[WaitingGroup],
     digests: Mapping[str, str],
     lacking: Collection[str],
     short: Iterable[Diagnostic],
@@ -240,7 +242,7 @@ class _ApprovalGroup(NamedTuple):
     steps: tuple[str, ...]
 
 
-def _waiting(plan: Plan, held: Iterable[Held]) -> dict[str, _ApprovalGroup]:
+def _waiting(plan: Plan, held: Iterable[WaitingGroup]) -> dict[str, _ApprovalGroup]:
     """Digest → the groups that belong together and wait for one approval."""
     out = {}
     for members in components(plan, [h.group for h in held if h.approval]):
@@ -260,7 +262,7 @@ def _retries(
     for task in tasks:
         want = desired.tasks.get(task)
         have = [r for r in state.of("rank") if r.rank.task == task] if want else []
-        found = again(want, have, state, now) if want else None
+        found = due_retry(want, have, state, now) if want else None
         if found:
             until = found.noticed + DELAYS[min(found.count - 1, len(DELAYS) - 1)]
             out[f"task/{task}"] = (until, f"runs again later: {found.cause}")
@@ -278,12 +280,12 @@ def _errors(plan: Plan, desired: Desired, short: Iterable[Diagnostic]) -> tuple[
     return tuple(d for d in short if d.address not in waiting)
 
 
-def _without_errors(found: Permitted, short: Collection[Diagnostic]) -> Plan:
+def _without_errors(found: PermittedPart, short: Collection[Diagnostic]) -> Plan:
     """The plan without the errors about actions that are left out: protected things, limits,
     `short` fleets.
     """
     going = {group_of(a) for a in found.plan.actions}
-    held = {h.group for h in found.held}
+    held = {h.group for h in found.waiting}
     kept = tuple(
         d
         for d in found.plan.diagnostics

@@ -15,7 +15,7 @@ from declarative.apply.graph_walk import ActionResult
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.record import struct
 from declarative.model.status import Outage
-from declarative.planner.types import Action, Plan
+from declarative.planner.plan import Action, Plan
 from declarative.render.views import StatusView
 
 

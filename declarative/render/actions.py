@@ -12,8 +12,8 @@ from declarative.model.manifest import changes as files_changed
 from declarative.model.manifest import changes_text
 from declarative.model.state import Address
 from declarative.model.text import clean, host_lists
-from declarative.planner.differences import addresses
-from declarative.planner.types import Action, Op, Plan, Reason, ReservationStatus, adopted
+from declarative.planner.differences import differing_nodes
+from declarative.planner.plan import Action, Op, Plan, Reason, ReservationStatus, adopted_id
 from declarative.render.data import loss_text
 from declarative.render.text import Paint, plural, wrapped
 from declarative.render.values import FORCES, changes, differing, fields, shown_fields, where
@@ -95,7 +95,7 @@ def difference_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 
 def differing_text(plan: Plan) -> str:
     """How many nodes wait to be made anew, and the command that does it for one; empty if none waits."""
-    waiting = addresses(plan.observed.differences)
+    waiting = differing_nodes(plan.observed.differences)
     if not waiting:
         return ""
     one = len(waiting) == 1
@@ -282,7 +282,7 @@ def _cause(action: Action) -> str:
     because = _because(action)
     fleet = clean(f"fleet/{inputs.fleet}") if isinstance(inputs, NodeInputs) else "its fleet"
     task = clean(f"task/{action.task}")
-    theirs = clean(adopted(inputs) or "")
+    theirs = clean(adopted_id(inputs) or "")
     are = "are" if len(action.because) > 1 else "is"
     causes = {
         Reason.ADOPTED: f"adopted: {theirs} exists",
@@ -315,12 +315,12 @@ def _left(action: Action) -> str:
         return "; it is gone, and an empty one is made"
     if action.forget:
         return "; forgotten, and stays as it is (`removed`)"
-    return f"; {clean(adopted(action.before))} itself stays: it was adopted" if action.forgets else ""
+    return f"; {clean(adopted_id(action.before))} itself stays: it was adopted" if action.forgets else ""
 
 
 def adoption_text(plan: Plan) -> str:
     """What `apply` does to the instances and volumes that it adopts; empty if there are none."""
-    found = [a for a in plan.actions if a.op is Op.CREATE and adopted(a.typed)]
+    found = [a for a in plan.actions if a.op is Op.CREATE and adopted_id(a.typed)]
     if not found:
         return ""
     nodes = sum(a.address.kind == "node" for a in found)

@@ -17,7 +17,7 @@ from declarative.model.schema import DIALECT
 from declarative.model.state import KINDS
 from declarative.model.status import NodeState, RankState
 from declarative.planner.health import GONE, LEFT_OUT, SICK, UNREADABLE
-from declarative.planner.types import FORMAT_VERSION, Op
+from declarative.planner.plan import FORMAT_VERSION, Op
 
 Schema: TypeAlias = dict[str, Any]
 

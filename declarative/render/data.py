@@ -17,9 +17,9 @@ from declarative.placement.problem import Refusal
 from declarative.planner.approval import approval_in
 from declarative.planner.health import Health
 from declarative.planner.json_values import fallbacks_data, inputs_data, moved_data, number, plain
+from declarative.planner.plan import FORMAT_VERSION, Action, Drift, Loss, Origin, Part, Plan, Reservation
 from declarative.planner.serves import hourly_at_most
-from declarative.planner.shares import shares
-from declarative.planner.types import FORMAT_VERSION, Action, Drift, Loss, Origin, Part, Plan, Reservation
+from declarative.planner.shares import fleet_shares
 from declarative.render.views import FleetView, NodeView, StatusView, TaskView
 
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]|#(?=#\\w*\\[)")
@@ -132,7 +132,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
                     "hourly": number(fleet.hourly),
                     "tasks": [{"task": t.task, "hourly": number(t.hourly)} for t in fleet.tasks],
                 }
-                for fleet in shares(node for node in plan.preview.nodes if node.stays)
+                for fleet in fleet_shares(node for node in plan.preview.nodes if node.stays)
             ],
         },
         "summary": {**plan.summary(), "restarts": plan.restarts, "stops": plan.stops},

@@ -10,7 +10,7 @@ from declarative.model.text import clean, ranges
 from declarative.placement.explain.alternatives import Alternative, Elsewhere, Instead, Rejected
 from declarative.placement.problem import NodeType, Refusal, Rejection, Verdict
 from declarative.planner.explain import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
-from declarative.planner.types import ReservationStatus
+from declarative.planner.plan import ReservationStatus
 from declarative.render.data import iso
 from declarative.render.plan_tables import NAMES
 from declarative.render.status import Row, map_lines

@@ -9,7 +9,7 @@ from declarative.model.diagnostic import Diagnostic
 from declarative.placement.explain.alternatives import Alternative, Instead, Rejected
 from declarative.placement.problem import NodeType, Refusal, Rejection
 from declarative.planner.explain import Answer, NodeAnswer, RankAnswer, TaskAnswer, Why
-from declarative.planner.types import FORMAT_VERSION, Reservation
+from declarative.planner.plan import FORMAT_VERSION, Reservation
 from declarative.render.data import diagnostics_json, iso, place_data
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from declarative.model.inputs import OfferInputs
 from declarative.model.text import clean, host_lists
+from declarative.planner.plan import Plan
 from declarative.planner.serves import StandIn, hourly_at_most, stand_ins
-from declarative.planner.types import Plan
 from declarative.render.text import Paint, money, wrapped
 
 SAME = 5e-5

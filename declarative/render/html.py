@@ -11,8 +11,8 @@ from typing import Any
 from declarative.model.state import rank_name
 from declarative.model.text import clean, host_lists, numberless, ranges
 from declarative.planner.approval import REFUSED, approval_of
-from declarative.planner.differences import addresses
-from declarative.planner.types import Action, NodePreview, Op, Plan
+from declarative.planner.differences import differing_nodes
+from declarative.planner.plan import Action, NodePreview, Op, Plan
 from declarative.render.actions import difference_lines, entries_of, group_lines, grouped, unstarted_lines
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.fallbacks import fallback_lines
@@ -90,7 +90,7 @@ def _title(plan: Plan) -> str:
         f"{plural(len(plan.unplaced.refusals), 'task')} cannot be placed" if plan.unplaced.refusals else ""
     )
     changes = ", ".join(text for text in (counts, lacking) if text) or nothing_text(plan)
-    if waiting := len(addresses(plan.observed.differences)):
+    if waiting := len(differing_nodes(plan.observed.differences)):
         changes += f", {plural(waiting, 'node')} {'differs' if waiting == 1 else 'differ'} until made anew"
     if not plan.shown:
         return "Plan with errors"

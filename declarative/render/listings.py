@@ -14,8 +14,8 @@ from declarative.model.spec.values import show_mib
 from declarative.model.state import KINDS, Record, natural
 from declarative.model.text import clean
 from declarative.planner.json_values import plain
-from declarative.planner.offers import Offered, grouped, priced_on
-from declarative.planner.types import FORMAT_VERSION
+from declarative.planner.offers import OfferListing, grouped_by_zone, priced_on
+from declarative.planner.plan import FORMAT_VERSION
 from declarative.render.data import diagnostics_json, iso, iso_ms
 from declarative.render.plan import prices_line
 from declarative.render.text import Cell, Paint, columns, money, seal, sentence
@@ -28,10 +28,10 @@ MOST = 30
 """How many rows are shown unless the user asks for all."""
 
 
-def offers_text(found: Offered, *, everything: bool, color: bool) -> str:
+def offers_text(found: OfferListing, *, everything: bool, color: bool) -> str:
     """A table, cheapest first. Offers that differ only in their zone share a row."""
     paint = Paint(color=color)
-    rows = grouped(found.offers)
+    rows = grouped_by_zone(found.offers)
     shown = rows if everything else rows[:MOST]
     lines = columns(_table(shown), paint) if rows else []
     if lines:
@@ -88,7 +88,7 @@ def _zones(region: str, zones: Sequence[str]) -> str:
     return ", ".join(z.removeprefix(region).lstrip("-") or z for z in zones)
 
 
-def offers_json(found: Offered, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:
+def offers_json(found: OfferListing, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:
     """Every offer on its own, in the same order. `total` is the number of offers examined."""
     return {
         "format_version": FORMAT_VERSION,

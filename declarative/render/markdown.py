@@ -16,8 +16,8 @@ from declarative.model.record import struct
 from declarative.model.spec.reconcile import HOURS_A_MONTH
 from declarative.model.text import clean, host_lists
 from declarative.planner.approval import REFUSED, approval_of
-from declarative.planner.differences import addresses
-from declarative.planner.types import Cost, NodePreview, Op, Plan
+from declarative.planner.differences import differing_nodes
+from declarative.planner.plan import Cost, NodePreview, Op, Plan
 from declarative.render.actions import (
     SYMBOLS,
     ActionEntry,
@@ -146,7 +146,7 @@ def _title(plan: Plan) -> str:
     texts = [f"{count} to {change}" for change, count in summary.items() if count]
     if refused := len(plan.unplaced.refusals):
         texts.append(f"{plural(refused, 'task')} cannot be placed")
-    waiting = len(addresses(plan.observed.differences))
+    waiting = len(differing_nodes(plan.observed.differences))
     differ = f"{plural(waiting, 'node')} {'differs' if waiting == 1 else 'differ'} until made anew"
     changes = ", ".join([*(texts or [nothing_text(plan)]), *([differ] if waiting else [])])
     return f"refused: {changes}" if plan.refused else changes

@@ -14,8 +14,8 @@ from declarative.model.diagnostic import and_more
 from declarative.model.spec.reconcile import HOURS_A_MONTH
 from declarative.model.state import ADOPTED, PROTECTABLE, Renamed
 from declarative.model.text import clean, host_lists
-from declarative.planner.shares import shares
-from declarative.planner.types import Cost, Op, Origin, Plan
+from declarative.planner.plan import Cost, Op, Origin, Plan
+from declarative.planner.shares import fleet_shares
 from declarative.render.actions import (
     actions_lines,
     adoption_text,
@@ -265,7 +265,7 @@ def share_lines(plan: Plan, paint: Paint) -> list[str]:
     if all(d.code != "over-limit" for d in plan.diagnostics):
         return []
     rows: list[list[Cell]] = []
-    fleets = shares(node for node in plan.preview.nodes if node.stays)
+    fleets = fleet_shares(node for node in plan.preview.nodes if node.stays)
     for fleet in fleets[:MOST_SHARES]:
         rows.append(_share(f"fleet/{clean(fleet.fleet)}", fleet.hourly, plural(fleet.nodes, "node")))
         rows += [_share(f"  task/{clean(t.task)}", t.hourly, "") for t in fleet.tasks[:MOST_SHARES]]

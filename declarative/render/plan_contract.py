@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from declarative.placement.problem import Verdict
-from declarative.planner.types import FORMAT_VERSION, Op, Reason, ReservationStatus
+from declarative.planner.plan import FORMAT_VERSION, Op, Reason, ReservationStatus
 from declarative.render.contract import (
     INPUTS,
     LINEAGE,

@@ -11,7 +11,7 @@ from declarative.model.spec.values import show_mib
 from declarative.model.state import rank_name
 from declarative.model.text import clean, host_lists, ranges
 from declarative.placement.problem import SUCH_AS, RankVerdict, Refusal, Rejection, Verdict
-from declarative.planner.types import NodePreview, Op, Plan, Reservation, ReservationStatus
+from declarative.planner.plan import NodePreview, Op, Plan, Reservation, ReservationStatus
 from declarative.render.status import Row, map_lines
 from declarative.render.text import Cell, Paint, cells, columns, folded, money, plural, sentence
 

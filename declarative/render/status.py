@@ -13,8 +13,8 @@ from declarative.model.record import struct
 from declarative.model.status import NodeState, Silence
 from declarative.model.text import clean, numberless
 from declarative.planner.health import GONE, LEFT_OUT, UNREADABLE, Health
-from declarative.planner.shares import largest
-from declarative.planner.types import Drift, Plan
+from declarative.planner.plan import Drift, Plan
+from declarative.planner.shares import largest_shares
 from declarative.render.data import iso
 from declarative.render.text import (
     Cell,
@@ -238,7 +238,7 @@ def status_text(view: StatusView, *, color: bool, width: int | None) -> str:
         if limit.exceeded
     ]
     if over:
-        most = f"; USD/h: {clean(most)}" if (most := largest(view.nodes)) else ""
+        most = f"; USD/h: {clean(most)}" if (most := largest_shares(view.nodes)) else ""
         lines += ["", *wrapped(f"Beyond the project's `limits`: {'; '.join(over)}{most}", width)]
     if view.spent is not None and view.spent.dollars:
         lines += ["", f"Spent in {view.spent.month}: {money(view.spent.dollars)} USD"]

@@ -26,8 +26,8 @@ from declarative.model.state import (
 )
 from declarative.model.status import Drain, NodeState, Outage, RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import Health
-from declarative.planner.tasks import outlook
-from declarative.planner.types import ROUNDING, Drift, held_price, total_price
+from declarative.planner.plan import ROUNDING, Drift, held_price, total_price
+from declarative.planner.tasks import retry_outlook
 from declarative.store.events import Waiting
 
 
@@ -193,7 +193,7 @@ class StatusView:
 
 
 def host_view(host: Host, unfit: LeftOut | None) -> HostView:
-    """The view of a host that is not a node; `unfit` says why not."""
+    """The view of a host that is not a node; `why_unfit` says why not."""
     reason = unfit.reason if unfit else "ready: `fleetform plan` shows what becomes of it"
     return HostView(host=host.key, fleet=host.fleet, fit=unfit is None, reason=reason)
 
@@ -346,7 +346,7 @@ def _goes(statuses: Iterable[RankStatus | None]) -> bool:
 
 
 def _retry(want: TaskWant, have: Collection[Record], state: State, at: float) -> RetryView | None:
-    found = outlook(want, have, state, at)
+    found = retry_outlook(want, have, state, at)
     if found is None:
         return None
     return RetryView(

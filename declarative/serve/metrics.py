@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from declarative import __version__
 from declarative.model.spec import Fleet
 from declarative.model.status import NodeState, RankState
-from declarative.planner.types import Plan
+from declarative.planner.plan import Plan
 from declarative.reconcile.round import Round
 from declarative.render.views import NodeView, StatusView
 from declarative.serve.seen import LatestState, Recorded

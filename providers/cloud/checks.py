@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from declarative.model.inputs import NodeInputs, Placed, inputs_of
+from declarative.model.inputs import NodeInputs, PlacedInputs, inputs_of
 from declarative.model.resource import INSTANCE_ID, VOLUME_ID
 from declarative.model.state import Address
 from declarative.provider import QUOTAS, PermanentError, PermanentKind, TransientError
@@ -169,7 +169,7 @@ def by_region(
     """The wanted things of each region, by the region's name."""
     found: dict[str, dict[Address, Mapping[str, Any]]] = {}
     for address, inputs in wanted.items():
-        place: Placed = inputs_of("node" if address.kind == "node" else "volume", inputs)
+        place: PlacedInputs = inputs_of("node" if address.kind == "node" else "volume", inputs)
         found.setdefault(place.region, {})[address] = inputs
     return sorted(found.items())
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from declarative.model.resource import Taken
+from declarative.model.resource import OthersShare
 from declarative.model.state import Record, natural
 from declarative.model.status import ANY_RUNTIME, NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind
@@ -95,13 +95,13 @@ def _feature(word: str, features: frozenset[str]) -> bool:
     return word[1:] not in features if word.startswith("!") else word in features
 
 
-def taken(seen: Snapshot, name: str) -> tuple[Taken, ...]:
+def taken(seen: Snapshot, name: str) -> tuple[OthersShare, ...]:
     """What is taken on a node by jobs that are not this owner's: each job by name, and the rest."""
     node = seen.cluster.nodes.get(name)
     if node is None:
         return ()
     ours = seen.ours()
-    out: list[Taken] = []
+    out: list[OthersShare] = []
     cpus, memory, gpus = node.busy_cpus, node.busy_memory_mib, node.busy_gpus
     for number, job in sorted(seen.cluster.jobs.items()):
         share = job.shares.get(name)
@@ -110,7 +110,7 @@ def taken(seen: Snapshot, name: str) -> tuple[Taken, ...]:
         cpus, memory, gpus = cpus - share.cpus, memory - share.memory_mib, gpus - share.gpus
         if number not in ours:
             out.append(
-                Taken(
+                OthersShare(
                     holder=held_by(job, share),
                     cpu=share.cpus,
                     memory_mib=share.memory_mib,
@@ -119,7 +119,7 @@ def taken(seen: Snapshot, name: str) -> tuple[Taken, ...]:
                 )
             )
     if cpus > 0 or memory > 0 or gpus > 0:  # jobs that Slurm hides from this user (PrivateData)
-        rest = Taken(
+        rest = OthersShare(
             holder="a slurm job that this user may not see",
             cpu=max(0, cpus),
             memory_mib=max(0, memory),

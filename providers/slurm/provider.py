@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from declarative.model.blocks import Shape
 from declarative.model.inputs import AttachmentInputs, inputs_of
-from declarative.model.resource import Offer, Taken
+from declarative.model.resource import Offer, OthersShare
 from declarative.model.state import Address, Record, orphan_hint
 from declarative.model.status import RankStatus, Readiness
 from declarative.provider import Config, Launch, PermanentError, PermanentKind, Thing
@@ -58,7 +58,7 @@ class Slurm:
         return members(self._looks.get(fresh=True), settings)
 
     @guarded
-    def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[Taken, ...]]:
+    def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[OthersShare, ...]]:
         """See `provider.Partitions`: what others' jobs hold on nodes."""
         seen = self._looks.get()
         return {r.address.name: taken(seen, str(r.node.host.get("slurm", ""))) for r in nodes}

@@ -22,11 +22,11 @@ from declarative.model.diagnostic import InvalidError
 from declarative.model.inputs import inputs_of
 from declarative.model.state import Address, State
 from declarative.model.status import NodeState, Readiness
-from declarative.planner.assumptions import Facts, digest
+from declarative.planner.facts import Facts, digest
 from declarative.planner.fallbacks import MOST_WAYS
 from declarative.planner.make import basis_of
-from declarative.planner.saved import Saved, dump, load
-from declarative.planner.types import Action, Op, Plan, Reason
+from declarative.planner.plan import Action, Op, Plan, Reason
+from declarative.planner.saved_plan import SavedPlan, dump, load
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from tests.support.cli import until
 from tests.support.market import KilledError, Market, Site, no_room, stock
@@ -913,7 +913,7 @@ def test_a_saved_plan_knows_where_else(site, market):
         "made_by": "1",
         "made_at": "t",
     }
-    text = dump(Saved(plan=plan, facts=Facts(), backends=desired.backends, **words))
+    text = dump(SavedPlan(plan=plan, facts=Facts(), backends=desired.backends, **words))
     found = load(text, "p.plan", "1").plan
     assert found.preview.fallbacks == plan.preview.fallbacks
     assert site.apply(desired, plan=found)
@@ -926,12 +926,12 @@ def test_a_saved_plan_knows_where_else(site, market):
         replace(fallback, kinds=(("gpu-0", "gpu-0"),)),
     ):
         bad = replace(plan, preview=replace(plan.preview, fallbacks=(wrong,)))
-        text = dump(Saved(plan=bad, facts=Facts(), backends=desired.backends, **words))
+        text = dump(SavedPlan(plan=bad, facts=Facts(), backends=desired.backends, **words))
         with pytest.raises(InvalidError) as refused:
             load(text, "p.plan", "1")
         assert refused.value.diagnostics[0].code == "not-a-plan"
 
-    data = json.loads(dump(Saved(plan=plan, facts=Facts(), backends=desired.backends, **words)))
+    data = json.loads(dump(SavedPlan(plan=plan, facts=Facts(), backends=desired.backends, **words)))
     spare = data["plan"]["preview"]["fallbacks"][0]["ways"][0][0]
     for offer in ({**spare["offer"], "blocks": 1}, {"backend": "sky"}):
         spare["offer"] = offer

@@ -13,7 +13,7 @@ from declarative.apply.failover import Failover
 from declarative.apply.graph_walk import ActionResult, Outcome, _Workers, walk
 from declarative.model.inputs import inputs_of
 from declarative.model.state import Address, State
-from declarative.planner.types import Action, Basis, Op, Plan, Reason
+from declarative.planner.plan import Action, Basis, Op, Plan, Reason
 from declarative.store.commit_queue import PendingCommit
 from tests.support.cli import until
 from tests.support.market import Heard

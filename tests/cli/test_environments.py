@@ -18,7 +18,7 @@ from declarative.converge.actor import is_changed
 from declarative.converge.state_access import StateAccess
 from declarative.model.diagnostic import InvalidError, Span
 from declarative.model.state import State
-from declarative.planner.types import Op
+from declarative.planner.plan import Op
 from tests.render.test_render import act
 from tests.support.cli import Project, fleet, on_terminal
 from tests.support.model import project as declared

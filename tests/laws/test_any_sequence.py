@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from declarative.model.state import Address
 from declarative.model.status import NodeState, RankState
-from declarative.planner.types import Op
+from declarative.planner.plan import Op
 from tests.support.model import NOW, World, must, project, set_limits
 from tests.support.strategies import BACKENDS, ENDS, pairs, words
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from declarative.model.state import KINDS, RETRIES, Address, natural
 from declarative.model.status import BOOTING, NodeState, RankState
-from declarative.planner.inventory import Inventory, effective
-from declarative.planner.limits import limited
-from declarative.planner.make import make
-from declarative.planner.partial import addresses_of, group_of, partial, roomy
-from declarative.planner.types import Op, Reason, ReservationStatus
+from declarative.planner.inventory import Inventory, observed_state
+from declarative.planner.limits import with_limit_errors
+from declarative.planner.make import make_plan
+from declarative.planner.plan import Op, Reason, ReservationStatus
+from declarative.planner.plan_part import group_of, part_of_plan, part_with_room, possible_targets
 from declarative.render.data import plan_json, to_json
 from tests.support.model import World, offers_of, project, set_limits
 from tests.support.strategies import BACKENDS, happen, pairs, words
@@ -191,7 +191,7 @@ def test_the_order_of_input_does_not_matter(found, seed):
         state, seen = world.state(), world.inventory(desired)
         state = replace(state, records=shuffled(state.records), ranks=shuffled(state.ranks))
         seen = replace(seen, readiness=shuffled(seen.readiness), offers=shuffled(seen.offers))
-        texts.add(to_json(plan_json(make(desired, state, seen, world.now))))
+        texts.add(to_json(plan_json(make_plan(desired, state, seen, world.now))))
     assert len(texts) == 1
 
 
@@ -340,7 +340,7 @@ def test_no_plan_ends_a_protection_and_uses_it(found, before, after, seed):
         if address.kind in ("node", "volume") and guarded.is_guarded(str(address), record.typed):
             world.records[address] = replace(record, inputs={**record.inputs, "protected": True})
     desired = declared({**found[1], "limits": {"protected": after}})
-    plan = limited(world.plan(desired), desired)
+    plan = with_limit_errors(world.plan(desired), desired)
     event(f"put off: {any(d.code == 'protection-ends' for d in plan.diagnostics)}")
     if plan.result != "error":
         assert not [a.id for a in plan.actions if a.op is Op.DELETE and getattr(a.before, "protected", False)]
@@ -369,7 +369,7 @@ def test_a_volume_that_is_gone_is_not_made_anew_by_itself(found, seed):
         if place.status is ReservationStatus.NEW
         for volume in place.volumes.values()
     )
-    known = effective(world.state(), world.inventory(desired))
+    known = observed_state(world.state(), world.inventory(desired))
     assert world.running() == [
         r.address.name for r in known.of("rank") if known.ranks[r.address.name].state is RankState.RUNNING
     ]
@@ -455,11 +455,11 @@ def test_observing_is_not_changing(found, seed):
         n: replace(world.ranks[n], state=RankState.SUCCEEDED) for n in world.running() if rng.random() < 0.6
     }
     seen = world.inventory(desired)
-    observed = make(desired, world.state(), replace(seen, ranks=ended), world.now)
+    observed = make_plan(desired, world.state(), replace(seen, ranks=ended), world.now)
     world.ranks |= ended
     world.settle()
     if all(world.ranks[n].state is RankState.SUCCEEDED for n in ended):
-        settled = make(desired, world.state(), seen, world.now)
+        settled = make_plan(desired, world.state(), seen, world.now)
         stopped = [n for n in world.ranks if world.ranks[n].state is RankState.STOPPED]
         if not stopped:
             assert observed.actions == settled.actions
@@ -541,21 +541,21 @@ def test_a_part_of_a_plan_keeps_all_rules(found, seed):
     world.settle()
     set_limits(world, desired)
     plan = world.plan(desired)
-    names = sorted(addresses_of(plan))
+    names = sorted(possible_targets(plan))
     if plan.result == "error" or not names:
         return
     targets = tuple(rng.sample(names, rng.randint(0, min(2, len(names)))))
     excludes = tuple(rng.sample(names, rng.randint(0 if targets else 1, 1)))
-    before, state = world.copy(), effective(world.state(), world.inventory(desired))
+    before, state = world.copy(), observed_state(world.state(), world.inventory(desired))
     sizes = {name: fleet.nodes.target for name, fleet in desired.fleets.items() if fleet.nodes}
-    cut = functools.partial(partial, state=state, targets=targets, excludes=excludes, sizes=sizes)
+    cut = functools.partial(part_of_plan, state=state, targets=targets, excludes=excludes, sizes=sizes)
     plans = [plan]
 
     def again(**options):
         plans.append(world.plan(desired, **options))
         return plans[-1]
 
-    part = roomy(plan, again, cut, state)
+    part = part_with_room(plan, again, cut, state)
     assert {r.task for r in part.unplaced.refusals} <= {r.task for r in plan.unplaced.refusals}
     event(f"planned again: {len(plans) > 1}")
     plan = plans[-1]

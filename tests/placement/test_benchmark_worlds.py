@@ -25,8 +25,8 @@ from declarative.model.spec import Fleet, Task
 from declarative.model.status import NodeState
 from declarative.placement.filters import blocks_wanted, fleet_reason, place_reason
 from declarative.placement.problem import Node, NodeType, of_offer
-from declarative.planner.launchable import fleet_offers
-from declarative.planner.make import make
+from declarative.planner.make import make_plan
+from declarative.planner.offers import fleet_offers
 from declarative.render.data import plan_json
 from tests.support import brute
 from tests.support.model import spec
@@ -40,7 +40,7 @@ needs_highs = pytest.mark.skipif(not solver.available(), reason=solver.HINT)
 def planned(seed: int, size: int = 30, *, broad: bool = False) -> tuple[World, Words]:
     """A world and its plan."""
     found = world(seed, size, broad=broad)
-    return found, plan_json(make(found.desired, found.state, found.inventory, NOW))
+    return found, plan_json(make_plan(found.desired, found.state, found.inventory, NOW))
 
 
 # --------------------------------------------------------------------------------------- what is generated
@@ -224,7 +224,7 @@ def test_the_model_seats_what_trying_everything_seats():
 def test_what_is_seated_at_best_breaks_no_rule(family: str, seed: int):
     """In families with racks, `reuse`, spread ranks and volumes that several ranks want."""
     drawn = draw(family, seed, 12)
-    plan = plan_json(make(drawn.desired, drawn.state, drawn.inventory, NOW))
+    plan = plan_json(make_plan(drawn.desired, drawn.state, drawn.inventory, NOW))
     case = check.checked(drawn, plan)
     assert [*case.faults, *case.moved] == []
     values = {name: rules.worth(case.facts, want) for name, want in case.facts.wants.items()}
@@ -273,7 +273,7 @@ def test_another_order_is_the_same_world():
 def test_a_waiting_task_is_robbed_of_its_last_blocks():
     """`later` may not take what `high` waits for, as `low` and `high` need all of the node in turn."""
     drawn = cases.case("place-05", 0)
-    plan = plan_json(make(drawn.desired, drawn.state, drawn.inventory, NOW))
+    plan = plan_json(make_plan(drawn.desired, drawn.state, drawn.inventory, NOW))
     refusals = [{"task": name, "code": "no-capacity"} for name in ("high", "later")]
     kept = [entry for entry in plan["reservations"] if entry["task"] == "low"]
     taken = {**kept[0], "task": "later", "status": "new", "blocks": [2, 3]}

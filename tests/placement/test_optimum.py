@@ -25,7 +25,7 @@ from declarative.placement.demand import movable
 from declarative.placement.gangs import Seating
 from declarative.placement.problem import VolumeAt
 from declarative.placement.program import NONE, Program, SolverLimits
-from declarative.planner.types import Cost
+from declarative.planner.plan import Cost
 from declarative.render.plan import cost_line
 from tests.laws.test_placement import LAW
 from tests.placement.test_gpus import gpus

@@ -8,7 +8,7 @@ from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.status import NodeState
 from declarative.placement import admission
 from declarative.placement.explain import refusal as refusals
-from declarative.planner.make import make
+from declarative.planner.make import make_plan
 from declarative.render.data import plan_json
 from tests.support.model import World
 from tests.support.planned import (
@@ -285,7 +285,7 @@ def test_what_a_backend_offers_that_cannot_be_read_may_fit():
         code="backend-unreadable", summary="x", address="backend/sky", severity=Severity.WARNING
     )
     seen = replace(seen, offers={}, diagnostics=(unread,))
-    found = make(desired, world.state(), seen, world.now)
+    found = make_plan(desired, world.state(), seen, world.now)
     assert {r.task: r.code for r in found.unplaced.refusals} == {"one": "no-capacity", "two": "never-fits"}
     refusal = plan_json(found)["unplaced"][0]
     assert codes(refusal) == {"backend/sky": "offers-unknown"}

@@ -22,7 +22,7 @@ from declarative.placement.volumes import (
     free_volumes,
     mount_reason,
 )
-from declarative.planner.types import Plan
+from declarative.planner.plan import Plan
 from declarative.render.data import plan_json
 from tests.support.model import World
 from tests.support.planned import (

@@ -11,7 +11,7 @@ from declarative.model.state import Address, Record, State
 from declarative.placement.block_numbers import gaps, stretch
 from declarative.planner import limits
 from declarative.planner.inventory import Inventory
-from declarative.planner.limits import too_large, work
+from declarative.planner.limits import planned_work, too_large
 from tests.support.cli import Project
 from tests.support.model import local_offer, of_node, project
 
@@ -27,7 +27,7 @@ def units(tasks):
     declared = project(
         fleets=[{"name": "gpu", "nodes": "0..9"}], tasks=[{"name": "job", "nodes": 3, **tasks}]
     )
-    return work(declared, State(), Inventory())["task/job"]
+    return planned_work(declared, State(), Inventory())["task/job"]
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_pins_count_for_each_node():
     """Each is looked for among all that are launched."""
     tasks = [{"name": "job", "instances": [f"gpu-{i}" for i in range(70)]}]
     declared = project(fleets=[{"name": "gpu", "nodes": 70}], tasks=tasks)
-    assert 140 <= work(declared, State(), Inventory())["task/job"] <= 170
+    assert 140 <= planned_work(declared, State(), Inventory())["task/job"] <= 170
 
 
 TWO = {"A": "x" * 124, "B": "x" * 124}
@@ -111,7 +111,7 @@ def test_the_nodes_of_fleets_are_counted_and_those_that_tasks_may_launch_once(fl
     named = [{"name": f"f{i}", **fleet} for i, fleet in enumerate(fleets)]
     declared = project(fleets=named, tasks=[{"name": "job", "nodes": 10}])
     for seen, offered in ((Inventory(), 0), (offers(3), 6)):
-        found = work(declared, State(), seen)
+        found = planned_work(declared, State(), seen)
         more = 0 if "ssh_config" in named[0] else offered
         assert [found[f"fleet/{fleet['name']}"] for fleet in named] == [n + more for n in units]
 
@@ -136,13 +136,13 @@ def test_the_blocks_of_ranks_are_counted(asks, held):
             words = {"resources": asks, "exclusive": exclusive}
             declared = project(fleets=fleets, tasks=[{"name": "job", "nodes": 1, **words}])
             units = math.ceil(22 + TOLD + (9 if exclusive else held) / 3)
-            assert work(declared, State(), seen)["task/job"] == units
+            assert planned_work(declared, State(), seen)["task/job"] == units
 
 
 def test_a_gang_tries_each_network():
     def units(nodes):
         task = {"name": "job", "nodes": nodes, "exclusive": False}
-        return work(project(fleets=[HOSTS, FLEETS[0]], tasks=[task]), State(), offers(3))["task/job"]
+        return planned_work(project(fleets=[HOSTS, FLEETS[0]], tasks=[task]), State(), offers(3))["task/job"]
 
     assert [units(1), units(2), units(3)] == [
         math.ceil(n * (22 + TOLD + 1 / 3)) + 6 * (n > 1) for n in (1, 2, 3)
@@ -178,7 +178,7 @@ def test_each_bound_is_the_most_that_is_planned(monkeypatch, bound, most, messag
     node = Record(address=Address("node", "old-0"), backend="local", inputs=of_node())
     recorded, seen = State(records={node.address: node}), offers(4)
     if bound is None:
-        most = work(declared, recorded, seen).total()
+        most = planned_work(declared, recorded, seen).total()
 
     def found(most):
         if bound is None:

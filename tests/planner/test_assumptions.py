@@ -15,9 +15,9 @@ from declarative.model.diagnostic import InvalidError
 from declarative.model.manifest import Entry, Manifest
 from declarative.model.state import Address, Record, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
-from declarative.planner.assumptions import Facts, used
+from declarative.planner.facts import Facts, facts_used
 from declarative.planner.inventory import Inventory
-from declarative.planner.types import Op
+from declarative.planner.plan import Op
 from declarative.store import open_store
 from tests.render.test_render import act
 from tests.support.model import of_attachment, of_node, of_reservation, of_volume, project
@@ -76,7 +76,7 @@ def facts(*actions: Any, state: State | None = None, ended: Any = (), can: Any =
     ready = {
         name: Readiness(state=NodeState.READY, can=frozenset(found)) for name, found in dict(can).items()
     }
-    return used(plan_of(actions=actions), state or State(), Inventory(ranks=over, readiness=ready))
+    return facts_used(plan_of(actions=actions), state or State(), Inventory(ranks=over, readiness=ready))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from declarative.model.state import Address
 from declarative.model.status import RankState
-from declarative.planner.types import Op, Reason
+from declarative.planner.plan import Op, Reason
 from declarative.render.plan import plan_text
 from tests.support.cli import fleet, hold, lines, task, until
 from tests.support.model import World

@@ -10,11 +10,11 @@ from declarative.model.inputs import RankInputs
 from declarative.model.resource import Desired
 from declarative.model.state import Address
 from declarative.model.status import RankState, RankStatus
-from declarative.planner.assumptions import used
-from declarative.planner.decisions import Question
+from declarative.planner.decisions import PlanRequest
 from declarative.planner.explain import Explainer
-from declarative.planner.saved import Saved, dump, load
-from declarative.planner.types import Op
+from declarative.planner.facts import facts_used
+from declarative.planner.plan import Op
+from declarative.planner.saved_plan import SavedPlan, dump, load
 from declarative.render.plan import plan_text
 from tests.support.model import World
 from tests.support.planned import GPU, carry_out, declared
@@ -62,7 +62,7 @@ def test_after_a_failure_at_its_start_it_goes_to_another_node_and_the_plan_says_
     assert because == {("rank/job-0 failed: exit code 3", "avoids node/gpu-0, where it failed before")}
     text = plan_text(plan, color=False, width=160)
     assert "# retry 1 after rank/job-0 failed: exit code 3; avoids node/gpu-0, where it failed before" in text
-    asked = Question(
+    asked = PlanRequest(
         desired=desired, recorded=world.state(), inventory=world.inventory(desired), now=world.now
     )
     answer = Explainer(asked).of_task("job")
@@ -116,7 +116,9 @@ def test_where_only_avoided_nodes_fit_it_avoids_the_last_one_only_and_then_none(
     assert {tuple(a.because) for a in plan.actions if a.address.kind == "rank"} == {
         ("rank/job-0 failed: exit code 3",)
     }
-    asked = Question(desired=alone, recorded=world.state(), inventory=world.inventory(alone), now=world.now)
+    asked = PlanRequest(
+        desired=alone, recorded=world.state(), inventory=world.inventory(alone), now=world.now
+    )
     whys = [why.key for why in Explainer(asked).of_task("job").ranks[0].why]
     assert "failed-there" in whys
     assert retry(world, alone) == ["gpu-0"]
@@ -194,8 +196,8 @@ def test_a_saved_plan_knows_what_is_avoided():
     world = carry_out(World(), desired)
     fail(world)
     plan = world.plan(desired)
-    facts = used(plan, world.state(), world.inventory(desired))
-    saved = Saved(
+    facts = facts_used(plan, world.state(), world.inventory(desired))
+    saved = SavedPlan(
         plan=plan, facts=facts, state="sqlite:///x", directory="/p", made_by="0", made_at="2026-01-01"
     )
     assert load(dump(saved), "plan.json", "0").plan == plan

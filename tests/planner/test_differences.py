@@ -24,8 +24,8 @@ from declarative.model.status import NodeState, Readiness
 from declarative.planner.differences import OF_NO_NODE
 from declarative.planner.hosts import declared_hosts, hosts_of, offer_of_host, shaping
 from declarative.planner.inventory import PartitionNode
-from declarative.planner.make import make, refreshed
-from declarative.planner.types import Difference, Plan
+from declarative.planner.make import make_plan, make_refresh_plan
+from declarative.planner.plan import Difference, Plan
 from declarative.render.data import plan_json
 from declarative.render.html import plan_html
 from declarative.render.markdown import plan_markdown
@@ -175,7 +175,7 @@ def planned(world: World, desired: Desired, **options: Any) -> Plan:
             ready = Readiness(state=NodeState.READY, observed_at=world.now)
             existing[whole.fleet] = (PartitionNode(host=node, shape=shape, readiness=ready),)
     seen = replace(seen, offers={**seen.offers, **offers}, existing=existing)
-    return make(desired, world.state(), seen, world.now, **options)
+    return make_plan(desired, world.state(), seen, world.now, **options)
 
 
 def made(desired: Desired) -> World:
@@ -284,7 +284,7 @@ def test_a_filter_that_gives_a_newer_image_by_now():
     world = with_image(made(desired), "ami-1")
     assert planned(world, desired).observed.differences == ()
     seen = replace(world.inventory(desired), images={("sky", "east"): "ami-2"})
-    plan = make(desired, world.state(), seen, world.now, requested=frozenset({"node/web-1"}))
+    plan = make_plan(desired, world.state(), seen, world.now, requested=frozenset({"node/web-1"}))
     found = [(d.address, d.field, d.before, d.after, d.replaced) for d in plan.observed.differences]
     assert found == [
         ("node/web-0", "image", "ami-1", "ami-2", False),
@@ -297,7 +297,7 @@ def test_another_way_to_name_the_same_image_is_no_difference():
     world = with_image(made(project(backends=[FILTER], fleets=[WEB])), "ami-1")
     desired = project(backends=[{**SKY, "image": "ami-1"}], fleets=[WEB])
     seen = replace(world.inventory(desired), images={("sky", "east"): "ami-1"})
-    assert make(desired, world.state(), seen, world.now).observed.differences == ()
+    assert make_plan(desired, world.state(), seen, world.now).observed.differences == ()
 
 
 def test_a_node_from_before_settings_were_recorded():
@@ -309,12 +309,12 @@ def test_a_node_from_before_settings_were_recorded():
     desired = project(backends=[{**SKY, "image": "ami-b", "ssh_user": "me"}], fleets=[WEB])
     assert planned(world, desired).observed.differences == ()
     seen = replace(world.inventory(desired), images={("sky", "east"): "ami-b"})
-    assert {"image"} == {d.field for d in make(desired, world.state(), seen, 0.0).observed.differences}
+    assert {"image"} == {d.field for d in make_plan(desired, world.state(), seen, 0.0).observed.differences}
 
 
 def test_drift_shows_the_same():
     world, desired = changed("backend.image")
-    plan = refreshed(desired, world.state(), world.inventory(desired), world.now)
+    plan = make_refresh_plan(desired, world.state(), world.inventory(desired), world.now)
     assert plan.result == "none"
     first = Difference(address="node/web-0", field="image", before="ami-a", after="ami-b")
     assert first == plan.observed.differences[0]
@@ -330,7 +330,7 @@ def test_the_image_of_another_node_is_not_what_a_change_by_hand_left():
         images={("sky", "east"): "ami-a"},
         altered={Address("node", "web-0"): {"image": "ami-x"}},
     )
-    plan = make(desired, world.state(), seen, world.now)
+    plan = make_plan(desired, world.state(), seen, world.now)
     assert plan.actions == ()
     assert [(d.address, d.before, d.after) for d in plan.observed.differences] == [
         ("node/web-0", "ami-x", "ami-a")

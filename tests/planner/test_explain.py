@@ -14,7 +14,7 @@ import pytest
 from declarative.model.resource import Desired
 from declarative.model.status import NodeState, RankState
 from declarative.placement.explain.alternatives import MOST
-from declarative.planner.decisions import Question
+from declarative.planner.decisions import PlanRequest
 from declarative.planner.explain import Answer, Explainer
 from declarative.render.data import to_json
 from declarative.render.explain import explain_text
@@ -38,10 +38,10 @@ MOUNTED = {**TRAIN, "mounts": {"/data": "data-#"}}
 ZONES = {"availability_zones": ["a", "b"]}
 
 
-def question(world: World, desired: Desired, **options: Any) -> Question:
+def question(world: World, desired: Desired, **options: Any) -> PlanRequest:
     """What `explain` asks for."""
     inventory = world.inventory(desired)
-    return Question(desired=desired, recorded=world.state(), inventory=inventory, now=world.now, **options)
+    return PlanRequest(desired=desired, recorded=world.state(), inventory=inventory, now=world.now, **options)
 
 
 def ask(world: World, desired: Desired, address: str, **options: Any) -> Answer:

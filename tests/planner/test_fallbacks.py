@@ -24,11 +24,11 @@ from declarative.planner.approval import (
     differences,
     read_approval,
 )
-from declarative.planner.assumptions import Facts
+from declarative.planner.facts import Facts
 from declarative.planner.inventory import Inventory
-from declarative.planner.limits import limited
-from declarative.planner.make import make
-from declarative.planner.saved import Saved, dump, load
+from declarative.planner.limits import with_limit_errors
+from declarative.planner.make import make_plan
+from declarative.planner.saved_plan import SavedPlan, dump, load
 from declarative.planner.serves import (
     FallbackTerms,
     affordable,
@@ -223,7 +223,7 @@ def limited_by(catalog, spent=None, **limits):
     desired = replace(desired, project=replace(desired.project, limits=Limits(**limits)))
     plan = World().plan(desired)
     cost = replace(plan.preview.cost, spent=spent)
-    return limited(replace(plan, preview=replace(plan.preview, cost=cost)), desired)
+    return with_limit_errors(replace(plan, preview=replace(plan.preview, cost=cost)), desired)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_a_spot_fallback_costs_its_max_price_at_most():
     def shown(**more):
         words = {"name": "gpu", "nodes": 1, "spot_policy": "spot", **more}
         desired = declared_plainly(backends=[{"name": "sky", "driver": "local"}], fleets=[words])
-        plan = make(desired, State(), Inventory(offers={"sky": offers}), NOW)
+        plan = make_plan(desired, State(), Inventory(offers={"sky": offers}), NOW)
         (fallback,) = plan_json(plan)["fallbacks"]
         return fallback["hourly_at_most"], plan_text(plan, color=False, width=200)
 
@@ -419,7 +419,7 @@ def test_a_saved_plan_shows_them():
         "made_by": "1",
         "made_at": "t",
     }
-    text = dump(Saved(plan=plan, facts=Facts(), backends=desired.backends, **words))
+    text = dump(SavedPlan(plan=plan, facts=Facts(), backends=desired.backends, **words))
     read = load(text, "p.plan", "1").plan
     assert json.dumps(plan_json(plan)) == json.dumps(plan_json(read))
 

@@ -13,10 +13,10 @@ import pytest
 from declarative.model.spec.reconcile import Cause
 from declarative.model.state import Address, Intent
 from declarative.model.status import RankState
-from declarative.planner.inventory import Inventory, effective
-from declarative.planner.make import make
+from declarative.planner.inventory import Inventory, observed_state
+from declarative.planner.make import make_plan
 from declarative.planner.permit import causes_of
-from declarative.planner.types import Reason
+from declarative.planner.plan import Reason
 from tests.support.cli import Project, fleet, lines, processes, task, until, volume
 from tests.support.model import World, offers_of
 from tests.support.model import project as declared
@@ -86,7 +86,7 @@ def test_a_rank_that_runs_on_it_is_left_alone():
     before = world.state()
     world.gone.add(DATA)
     for _ in range(2):
-        known = effective(world.state(), world.inventory(wanted(retry=True)))
+        known = observed_state(world.state(), world.inventory(wanted(retry=True)))
         assert (before.records, before.ranks) == (known.records, known.ranks)
         plan = world.plan(wanted(retry=True))
         assert ids(plan) == []
@@ -102,7 +102,7 @@ def test_a_rank_that_runs_on_it_is_lost_with_its_node():
     world.apply(world.plan(wanted()))
     node = Address("node", "pair-0")
     world.gone |= {DATA, node}
-    known = effective(world.state(), world.inventory(wanted()))
+    known = observed_state(world.state(), world.inventory(wanted()))
     assert known.ranks["train-0"].state is RankState.LOST
     assert {DATA, Address("rank", "train-0")} == {*known.records}
 
@@ -196,11 +196,11 @@ def test_what_a_cut_short_command_deleted_is_made_anew():
         deleting=frozenset({DATA}),
         offers=offers_of(far),
     )
-    assert DATA not in effective(state, seen).records
-    plan = make(far, state, seen, world.now)
+    assert DATA not in observed_state(state, seen).records
+    plan = make_plan(far, state, seen, world.now)
     (made,) = [a for a in plan.actions if a.address == DATA]
     assert (made.id, made.reason) == ("create:volume/data", Reason.GONE)
-    assert causes_of(plan, effective(state, seen))["volume/data"] is Cause.REPLACE_LOST
+    assert causes_of(plan, observed_state(state, seen))["volume/data"] is Cause.REPLACE_LOST
 
 
 # ------------------------------------------------------------------------------- by the installed command

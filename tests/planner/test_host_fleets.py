@@ -22,8 +22,8 @@ from declarative.planner.hosts import (
     reached_by,
     shaping,
 )
-from declarative.planner.make import make
-from declarative.planner.types import Plan
+from declarative.planner.make import make_plan
+from declarative.planner.plan import Plan
 from declarative.render.data import plan_json
 from tests.support.model import World, project
 from tests.support.planned import codes, refused
@@ -54,7 +54,7 @@ def plan(world: World, desired: Desired, *, off: Sequence[str] = (), **options: 
     offers = [offer_of_host(h, replace(SHAPE, **h.declared)) for h in due]
     seen = world.inventory(desired)
     seen = replace(seen, offers={**seen.offers, "ssh": tuple(offers)}, left_out=tuple(silent))
-    return make(desired, world.state(), seen, world.now, **options)
+    return make_plan(desired, world.state(), seen, world.now, **options)
 
 
 def bring(world: World, desired: Desired, **options: Any) -> Plan:
@@ -257,7 +257,7 @@ def test_a_host_with_other_gpus_than_are_recorded_is_made_anew_once_it_is_idle(h
         state = NodeState.READY if has > had else NodeState.NOT_READY
         ready = {n: replace(r, reshaped=True, state=state) for n, r in seen.readiness.items()}
         seen = replace(seen, readiness=ready, offers={**seen.offers, "ssh": (offer,)})
-        return make(desired, world.state(), seen, world.now, **options)
+        return make_plan(desired, world.state(), seen, world.now, **options)
 
     world = World()
     fleet = rack("a", blocks=1)
@@ -305,7 +305,7 @@ def test_a_gang_is_refused_on_hosts_that_cannot_meet(recorded, first, second, wh
             at = dict(zip("ab", (first, second), strict=True))
             offers = [offer_of_host(h, SHAPE, address=at[h.key]) for h in hosts_of(desired, world.state())]
             seen = replace(seen, offers={**seen.offers, "ssh": tuple(offers)})
-        found = make(desired, world.state(), seen, world.now)
+        found = make_plan(desired, world.state(), seen, world.now)
         return [(d.address, d.summary) for d in found.diagnostics if d.code == "gang-address"]
 
     assert refused_for({**PAIR, "placement": "any"}) == refused_for(HOLD) == []

@@ -10,8 +10,8 @@ import pytest
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.spec.reconcile import HOURS_A_MONTH
 from declarative.model.state import Spent
-from declarative.planner.limits import limited, over_limit
-from declarative.planner.types import ROUNDING, Cost, NodePreview, Op, Reason
+from declarative.planner.limits import over_limit, with_limit_errors
+from declarative.planner.plan import ROUNDING, Cost, NodePreview, Op, Reason
 from tests.render.test_render import act, node, volume
 from tests.support.model import project
 from tests.support.planned import plan_of
@@ -36,7 +36,7 @@ def takes(at: str) -> Any:
 
 
 def limits_of(plan: Any, **limits: Any) -> list[tuple[Severity, str]]:
-    return [(d.severity, d.summary) for d in limited(plan, project(limits=limits)).diagnostics]
+    return [(d.severity, d.summary) for d in with_limit_errors(plan, project(limits=limits)).diagnostics]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_what_a_pattern_names_is_neither_deleted_nor_replaced(kind):
 
     def found(*actions: Any, diagnostics: Any = ()) -> list[str]:
         plan = plan_of(actions=actions, diagnostics=diagnostics)
-        found = limited(plan, project(limits=guard)).diagnostics
+        found = with_limit_errors(plan, project(limits=guard)).diagnostics
         return [d.summary.partition(",")[0] for d in found if d.code == "protected"]
 
     assert found(gone, other) == [f"{kind} would be deleted"]
@@ -167,5 +167,7 @@ def test_a_node_is_guarded_by_its_fleet_and_not_by_its_name():
     """A node may be named otherwise than its fleet."""
     gone = act(Op.DELETE, "node/other-0", before=node())
     for pattern, count in (("fleet/pair", 1), ("node/other-0", 1), ("fleet/other", 0), ("node/other", 0)):
-        found = limited(plan_of(actions=(gone,)), project(limits={"protected": [pattern]})).diagnostics
+        found = with_limit_errors(
+            plan_of(actions=(gone,)), project(limits={"protected": [pattern]})
+        ).diagnostics
         assert len(found) == count, pattern

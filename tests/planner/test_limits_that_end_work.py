@@ -19,10 +19,10 @@ from declarative.converge import project as project_session
 from declarative.model.spec.reconcile import Cause
 from declarative.model.status import RankState
 from declarative.planner.approval import approval_of, differences
-from declarative.planner.assumptions import stopped_by_now
+from declarative.planner.facts import stopped_by_now
 from declarative.planner.permit import causes_of
-from declarative.planner.tasks import at
-from declarative.planner.types import Op
+from declarative.planner.plan import Op
+from declarative.planner.tasks import desired_at
 from declarative.reconcile.permission import Backoff, choose
 from declarative.render.data import plan_json
 from declarative.render.html import plan_html
@@ -41,7 +41,7 @@ HOUR = 3600
 
 def wanted(now=NOW, **fields):
     train = {"name": "train", "nodes": 2, "resources": {"cpu": "1.."}, **fields}
-    return at(declared(fleets=[FLEET], tasks=[train]), now)
+    return desired_at(declared(fleets=[FLEET], tasks=[train]), now)
 
 
 def running(seconds=2 * HOUR, **fields):

@@ -15,7 +15,7 @@ from declarative.apply import preflight
 from declarative.apply.preflight import foresee
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.state import Address, Intent, State
-from declarative.planner.types import Plan
+from declarative.planner.plan import Plan
 from declarative.provider import (
     NoKeyError,
     PermanentError,

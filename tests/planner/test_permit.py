@@ -20,20 +20,20 @@ from declarative.model.spec.reconcile import Budget, Cause, Limits, Reconcile
 from declarative.model.spec.schedule import Cron
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankState
-from declarative.planner.inventory import effective
-from declarative.planner.make import make
+from declarative.planner.inventory import observed_state
+from declarative.planner.make import make_plan
 from declarative.planner.permit import (
     DAY,
-    Circumstances,
-    Done,
-    Held,
-    Permitted,
+    EarlierChange,
+    PermitInputs,
+    PermittedPart,
+    WaitingGroup,
     causes_of,
     components,
-    permitted,
+    permitted_part,
 )
-from declarative.planner.renamed import refused_with, successors
-from declarative.planner.types import Op, Plan, Reason
+from declarative.planner.plan import Op, Plan, Reason
+from declarative.planner.probable_renames import refused_with, successors
 from declarative.reconcile.permission import (
     ENVIRONMENT,
     LOST,
@@ -78,28 +78,28 @@ def brought(desired: Desired) -> World:
     return world
 
 
-def seen(world: World, wants: Desired, **given: Any) -> Permitted:
+def seen(world: World, wants: Desired, **given: Any) -> PermittedPart:
     """What is permitted of the plan for this."""
-    state = effective(world.state(), world.inventory(wants))
+    state = observed_state(world.state(), world.inventory(wants))
     more = {"rules": wants.project.reconcile, "now": world.now, "desired": wants, **given}
-    return permitted(world.plan(wants), state, Circumstances(**more))
+    return permitted_part(world.plan(wants), state, PermitInputs(**more))
 
 
 def causes(world: World, desired: Desired, **given: Any) -> dict[str, Cause]:
-    return causes_of(world.plan(desired), effective(world.state(), world.inventory(desired)), **given)
+    return causes_of(world.plan(desired), observed_state(world.state(), world.inventory(desired)), **given)
 
 
 def ids(plan: Plan) -> list[str]:
     return [a.id for a in plan.actions]
 
 
-def held(found: Permitted) -> dict[str, str]:
+def held(found: PermittedPart) -> dict[str, str]:
     """Group → why it is held."""
-    return {one.group: one.why for one in found.held}
+    return {one.group: one.why for one in found.waiting}
 
 
-def one(found: Permitted, group: str) -> Held:
-    (wait,) = [h for h in found.held if h.group == group]
+def one(found: PermittedPart, group: str) -> WaitingGroup:
+    (wait,) = [h for h in found.waiting if h.group == group]
     return wait
 
 
@@ -118,11 +118,11 @@ def test_what_is_new_is_created() -> None:
 
 def test_what_vanished_and_was_held_is_no_new_thing() -> None:
     """Only while it would be created: one that is replaced has that cause."""
-    found = causes(World(), wanted(), lost=["node/pair-1", "node/other-0"])
+    found = causes(World(), wanted(), lost_groups=["node/pair-1", "node/other-0"])
     assert found == {"node/pair-0": Cause.CREATE, "node/pair-1": Cause.REPLACE_LOST}
     world = brought(wanted())
     other = {**PAIR, "resources": {"cpu": 4}}
-    assert causes(world, wanted([other]), lost=["node/pair-1"])["node/pair-1"] is Cause.REPLACE
+    assert causes(world, wanted([other]), lost_groups=["node/pair-1"])["node/pair-1"] is Cause.REPLACE
 
 
 def test_what_is_changed_in_place_is_no_cause_of_what_is_made_anew() -> None:
@@ -176,7 +176,7 @@ def test_what_others_changed_is_drift() -> None:
     desired = wanted(volumes=[FREE])
     world = brought(desired)
     altered = {Address("volume", "data"): {"tags": {"team": "x"}}}
-    plan = make(desired, world.state(), replace(world.inventory(desired), altered=altered), world.now)
+    plan = make_plan(desired, world.state(), replace(world.inventory(desired), altered=altered), world.now)
     assert causes_of(plan, world.state()) == {"volume/data": Cause.DRIFT}
 
 
@@ -214,15 +214,15 @@ def test_what_a_schedule_starts_or_ends_has_its_cause(group: str) -> None:
     """Whatever its actions are; of a fleet that sleeps only the nodes that are too many."""
     world = World()
     if group == "task/job":
-        found = causes(world, wanted(tasks=[JOB]), scheduled=["task/job"])
+        found = causes(world, wanted(tasks=[JOB]), asleep=["task/job"])
         assert found == {"node/pair-0": Cause.CREATE, "node/pair-1": Cause.CREATE, group: Cause.SCHEDULE}
         return
     world = brought(wanted())
     asleep = wanted([{**PAIR, "nodes": 1}])
-    assert causes(world, asleep, scheduled=["fleet/pair"]) == {"node/pair-1": Cause.SCHEDULE}
-    assert causes(world, asleep, scheduled=["fleet/other"]) == {"node/pair-1": Cause.DELETE}
+    assert causes(world, asleep, asleep=["fleet/pair"]) == {"node/pair-1": Cause.SCHEDULE}
+    assert causes(world, asleep, asleep=["fleet/other"]) == {"node/pair-1": Cause.DELETE}
     other = wanted([{**PAIR, "resources": {"cpu": 4}}])
-    assert set(causes(world, other, scheduled=["fleet/pair"]).values()) == {Cause.REPLACE}
+    assert set(causes(world, other, asleep=["fleet/pair"]).values()) == {Cause.REPLACE}
 
 
 # -------------------------------------------------------------------------------------------- rules
@@ -232,12 +232,12 @@ def test_what_is_not_allowed_waits_or_is_left_to_people() -> None:
     world = World()
     found = seen(world, wanted(rules=NONE))
     assert (ids(found.plan), held(found)) == ([], dict.fromkeys(NODES, "waits for approval"))
-    assert {h.approval for h in found.held} == {True}
+    assert {h.approval for h in found.waiting} == {True}
     shown = Reconcile(allow=(), approve=(Cause.DELETE,))
     found = seen(world, wanted(rules=shown))
     why = "is left to people: `create` is neither in `allow` nor in `approve`"
     assert held(found) == dict.fromkeys(NODES, why)
-    assert {h.approval for h in found.held} == {False}
+    assert {h.approval for h in found.waiting} == {False}
 
 
 def test_an_approval_is_for_its_group_and_what_that_needs_if_it_is_harmless() -> None:
@@ -299,19 +299,19 @@ def test_a_node_with_unrecorded_ranks_is_not_deleted() -> None:
     """Nor one that nothing was seen of."""
     world = brought(wanted())
     desired = wanted([])
-    state = effective(world.state(), world.inventory(desired))
-    given = Circumstances(rules=ALL, now=world.now, desired=desired)
+    state = observed_state(world.state(), world.inventory(desired))
+    given = PermitInputs(rules=ALL, now=world.now, desired=desired)
     stray = replace(state, strays={"pair-0": {0: "rank/x-0 (unrecorded)"}})
-    found = permitted(world.plan(desired), stray, given)
+    found = permitted_part(world.plan(desired), stray, given)
     assert held(found) == {"node/pair-0": "has ranks that are not recorded"}
     assert one(found, "node/pair-0").hint == "to end them: `fleetform stop x`"
     theirs = replace(state, strays={"pair-0": {0: "slurm job 1 of alice", 1: "rank/y-0", 2: "rank/x-1"}})
-    hint = one(permitted(world.plan(desired), theirs, given), "node/pair-0").hint
+    hint = one(permitted_part(world.plan(desired), theirs, given), "node/pair-0").hint
     assert hint == "to end them: `fleetform stop x` and `fleetform stop y`"
     others = replace(state, strays={"pair-0": {0: "slurm job 1 of alice"}})
-    assert one(permitted(world.plan(desired), others, given), "node/pair-0").hint == ""
+    assert one(permitted_part(world.plan(desired), others, given), "node/pair-0").hint == ""
     unseen = replace(state, readiness={"pair-0": state.readiness["pair-0"]})
-    found = permitted(world.plan(desired), unseen, given)
+    found = permitted_part(world.plan(desired), unseen, given)
     assert held(found) == {"node/pair-1": "does not answer, so it may be busy"}
 
 
@@ -320,9 +320,9 @@ def test_a_node_that_is_only_let_go_may_be_busy() -> None:
     world = brought(wanted([{**PAIR, "nodes": 1}]))
     plan = world.plan(wanted([]))
     (action,) = plan.actions
-    given = Circumstances(rules=ALL, now=world.now)
+    given = PermitInputs(rules=ALL, now=world.now)
     for forget in (True, False):
-        found = permitted(replace(plan, actions=(replace(action, forget=forget),)), world.state(), given)
+        found = permitted_part(replace(plan, actions=(replace(action, forget=forget),)), world.state(), given)
         assert held(found) == ({} if forget else {"node/pair-0": "does not answer, so it may be busy"})
 
 
@@ -342,11 +342,11 @@ def test_a_node_that_is_replaced_as_lost_is_not_taken_along() -> None:
 def test_what_failed_is_tried_when_its_time_has_come() -> None:
     desired = wanted()
     later = {"node/pair-0": (World().now + 10, "is tried again later: x")}
-    found = seen(World(), desired, later=later)
+    found = seen(World(), desired, retry_after=later)
     wait = one(found, "node/pair-0")
     assert (wait.why, wait.until) == ("is tried again later: x", World().now + 10)
     assert ids(found.plan) == ["create:node/pair-1"]
-    assert held(seen(World(), desired, later={"node/pair-0": (World().now, "x")})) == {}
+    assert held(seen(World(), desired, retry_after={"node/pair-0": (World().now, "x")})) == {}
 
 
 @pytest.mark.parametrize(("most", "ages"), [(2, [10, 20]), (2, [10, 20, 30]), (0, []), (1, [DAY - 1])])
@@ -355,8 +355,8 @@ def test_a_node_is_replaced_only_so_often_in_a_day(most: int, ages: list[float])
     rules = Reconcile(allow=tuple(Cause), replacements_per_day=most)
     world = brought(wanted())
     world.gone.add(Address("node", "pair-0"))
-    before = [Done(group="node/pair-0", cause="replace-lost", at=world.now - age) for age in ages]
-    wait = one(seen(world, wanted(rules=rules), before=before), "node/pair-0")
+    before = [EarlierChange(group="node/pair-0", cause="replace-lost", at=world.now - age) for age in ages]
+    wait = one(seen(world, wanted(rules=rules), earlier_changes=before), "node/pair-0")
     first = sorted(world.now - age for age in ages)[-most] + DAY if most else None
     assert (wait.why, wait.until) == (f"was replaced {most} times in a day", first)
 
@@ -375,14 +375,14 @@ def test_other_changes_of_nodes_do_not_count_as_its_replacements(before: tuple[s
     rules = Reconcile(allow=tuple(Cause), replacements_per_day=1)
     world = brought(wanted())
     world.gone.add(Address("node", "pair-0"))
-    done = [Done(group=group, cause=cause, at=world.now - age)]
-    assert held(seen(world, wanted(rules=rules), before=done)) == {}
+    done = [EarlierChange(group=group, cause=cause, at=world.now - age)]
+    assert held(seen(world, wanted(rules=rules), earlier_changes=done)) == {}
 
 
 def test_a_task_may_be_lost_as_often_as_it_is() -> None:
     """Only nodes are counted."""
     rules = Reconcile(allow=tuple(Cause), replacements_per_day=0)
-    found = seen(World(), wanted([], volumes=[FREE], rules=rules), lost=["volume/data"])
+    found = seen(World(), wanted([], volumes=[FREE], rules=rules), lost_groups=["volume/data"])
     assert (found.causes, held(found)) == ({"volume/data": Cause.REPLACE_LOST}, {})
 
 
@@ -426,11 +426,11 @@ def test_a_budget_counts_what_was_done_within_its_time(
 ) -> None:
     world = brought(wanted([{**PAIR, "nodes": 1}]))
     within = Budget(nodes=1, per=Duration(600))
-    before = [Done(group=group, cause=cause, at=world.now - age)]
+    before = [EarlierChange(group=group, cause=cause, at=world.now - age)]
     why = "waits for a budget: 1 node in 10m"
-    found = held(seen(world, wanted([], rules=limited(within)), before=before))
+    found = held(seen(world, wanted([], rules=limited(within)), earlier_changes=before))
     assert found == ({"node/pair-0": why} if counts else {})
-    assert held(seen(world, wanted([], rules=limited(Budget(nodes=1))), before=before)) == {}
+    assert held(seen(world, wanted([], rules=limited(Budget(nodes=1))), earlier_changes=before)) == {}
 
 
 def test_a_task_counts_for_its_nodes_if_it_is_stopped() -> None:
@@ -443,10 +443,10 @@ def test_a_task_counts_for_its_nodes_if_it_is_stopped() -> None:
         {"task/gang": "waits for a budget: 0 nodes at once"},
         ["delete:volume/data"],
     )
-    before = [Done(group="node/x-0", cause="delete", at=world.now - 1)]
+    before = [EarlierChange(group="node/x-0", cause="delete", at=world.now - 1)]
     for most, waits in ((1, True), (2, True), (3, False)):
         rules = limited(Budget(nodes=most, per=Duration(600)))
-        found = seen(world, wanted([cluster], rules=rules), before=before)
+        found = seen(world, wanted([cluster], rules=rules), earlier_changes=before)
         assert ("task/gang" in held(found)) is waits
         assert "task/gang" not in held(seen(world, wanted([cluster], rules=rules)))
     created = limited(Budget(nodes=0, reasons=(Cause.CREATE,)))
@@ -502,7 +502,7 @@ def chosen(
 ) -> AllowedPart:
     """What a round does."""
     given: dict[str, Any] = {"before": (), "backoff": Backoff(), "lacking": {}, **more}
-    state = effective(world.state(), world.inventory(desired))
+    state = observed_state(world.state(), world.inventory(desired))
     found = plan or world.plan(desired)
     return choose(found, state, desired, now=world.now, approvals=approvals, **given)
 
@@ -802,8 +802,8 @@ def test_a_fleet_is_not_replaced_while_its_nodes_are_used() -> None:
     world, desired = brought(wanted([{**PAIR, "nodes": 1}])), wanted([{**PAIR, "name": "other", "nodes": 1}])
     whole = world.plan(desired)
     plan = replace(whole, actions=tuple(whole.of(Op.CREATE, "node")))
-    state = effective(world.state(), world.inventory(desired))
-    found = permitted(plan, state, Circumstances(rules=ALL, now=world.now, desired=desired))
+    state = observed_state(world.state(), world.inventory(desired))
+    found = permitted_part(plan, state, PermitInputs(rules=ALL, now=world.now, desired=desired))
     why = "takes the place of fleet/pair, and node/pair-0 stays as long as it is used"
     assert held(found) == {"node/other-0": why}
 
@@ -819,8 +819,10 @@ def test_no_node_is_made_for_what_waits_if_its_fleet_has_enough() -> None:
 
     def left_out(nodes: Iterable[Any]) -> set[str]:
         known = with_parts(plan, nodes=tuple(nodes))
-        given = Circumstances(rules=desired.project.reconcile, now=world.now, desired=desired, later=later)
-        found = held(permitted(known, world.state(), given))
+        given = PermitInputs(
+            rules=desired.project.reconcile, now=world.now, desired=desired, retry_after=later
+        )
+        found = held(permitted_part(known, world.state(), given))
         assert found.pop("task/gang") == "lacks something"
         assert {*found.values()} <= {"is for task/gang, which lacks something"}
         return {*found}
@@ -831,7 +833,7 @@ def test_no_node_is_made_for_what_waits_if_its_fleet_has_enough() -> None:
     assert left_out([replace(first, fleet="other"), second]) == {"node/pair-1"}
     assert left_out([]) == set()
     two = wanted([{**SOME, "nodes": "1..2"}], [GANG], rules=desired.project.reconcile)
-    assert held(seen(World(), two, later=later)).keys() == {"task/gang", "node/pair-1"}
+    assert held(seen(World(), two, retry_after=later)).keys() == {"task/gang", "node/pair-1"}
 
 
 def test_a_node_is_made_for_one_of_its_tasks_though_another_waits() -> None:
@@ -840,12 +842,14 @@ def test_a_node_is_made_for_one_of_its_tasks_though_another_waits() -> None:
     desired = wanted([shared], both)
     assert [i for i in ids(World().plan(desired)) if "node/" in i] == ["create:node/pair-0"]
     why = (math.inf, "lacks something")
-    found = seen(World(), desired, later={"task/one": why})
+    found = seen(World(), desired, retry_after={"task/one": why})
     assert held(found) == {"task/one": "lacks something"}
     assert {"create:node/pair-0", "create:rank/two-0"} <= {*ids(found.plan)}
-    found = seen(World(), desired, later={"task/one": why, "task/two": why})
+    found = seen(World(), desired, retry_after={"task/one": why, "task/two": why})
     assert held(found)["node/pair-0"] == "is for task/one, which lacks something"
-    found = seen(World(), desired, later={"task/one": why, "task/two": why, "node/pair-0": (math.inf, "x")})
+    found = seen(
+        World(), desired, retry_after={"task/one": why, "task/two": why, "node/pair-0": (math.inf, "x")}
+    )
     assert held(found)["node/pair-0"] == "x"
 
 
@@ -869,7 +873,7 @@ def test_a_node_that_is_made_for_another_reason_does_not_wait_for_its_task() -> 
     world.settle()
     world.gone.add(Address("node", "pair-0"))
     desired = wanted([SOME], [{**GANG, "commands": ["false"]}], rules=rules)
-    found = seen(world, desired, later={"task/gang": (math.inf, "lacks something")})
+    found = seen(world, desired, retry_after={"task/gang": (math.inf, "lacks something")})
     assert found.causes["node/pair-0"] is Cause.REPLACE_LOST
     assert held(found) == {"task/gang": "lacks something"}
     assert ids(found.plan) == ["create:node/pair-0"]
@@ -881,9 +885,9 @@ def test_what_needs_something_that_is_only_changed_back_waits_for_that() -> None
     desired = wanted(tasks=[MOUNTS], volumes=[FREE], rules=rules)
     world = brought(wanted(volumes=[FREE]))
     altered = {Address("volume", "data"): {"tags": {"team": "x"}}}
-    plan = make(desired, world.state(), replace(world.inventory(desired), altered=altered), world.now)
-    given = Circumstances(rules=rules, now=world.now, desired=desired)
-    found = permitted(plan, effective(world.state(), world.inventory(desired)), given)
+    plan = make_plan(desired, world.state(), replace(world.inventory(desired), altered=altered), world.now)
+    given = PermitInputs(rules=rules, now=world.now, desired=desired)
+    found = permitted_part(plan, observed_state(world.state(), world.inventory(desired)), given)
     assert found.causes["volume/data"] is Cause.DRIFT
     assert held(found)["volume/data"] == "waits for approval"
 

@@ -19,8 +19,8 @@ from declarative.model.status import NodeState, RankState, RankStatus, Silence
 from declarative.placement.explain.refusal import RefusalReports
 from declarative.placement.search import Search
 from declarative.planner.inventory import Inventory, vanished
-from declarative.planner.make import make
-from declarative.planner.types import Op, Reason
+from declarative.planner.make import make_plan
+from declarative.planner.plan import Op, Reason
 from declarative.render.data import plan_json, to_json
 from declarative.render.plan import plan_text
 from tests.support.model import NOW, World, local_offer, project
@@ -915,7 +915,7 @@ def test_a_node_without_an_observation_is_unknown():
     """Neither ready nor empty: no work goes there."""
     world = brought(tasks=())
     seen = Inventory(offers={"local": (local_offer(),)})
-    plan = make(wanted({**FLEET, "nodes": 2}), world.state(), seen, world.now)
+    plan = make_plan(wanted({**FLEET, "nodes": 2}), world.state(), seen, world.now)
     assert plan.unplaced.refusals[0].code == "no-capacity"
     assert ids(plan) == []
 
@@ -983,7 +983,7 @@ def test_a_rank_whose_start_was_cut_short_is_not_started_elsewhere_as_well(where
     recorded = replace(world.state(), intents=(begun,))
     world.sick[node] = where
     seen = world.inventory(desired)
-    plan = make(desired, recorded, seen, NOW)
+    plan = make_plan(desired, recorded, seen, NOW)
     assert ids(plan) == []
     (refusal,) = plan.unplaced.refusals
     assert refusal.summary == (
@@ -991,11 +991,11 @@ def test_a_rank_whose_start_was_cut_short_is_not_started_elsewhere_as_well(where
     )
     assert (refusal.code, plan.unplaced.waiting) == ("no-capacity", ("small",))
     given_up = {node: Silence(since=0, until=1, given_up=True)}
-    elsewhere = make(desired, recorded, replace(seen, silent=given_up), NOW)
+    elsewhere = make_plan(desired, recorded, replace(seen, silent=given_up), NOW)
     assert elsewhere.unplaced.refusals == ()
     assert "create:rank/small-0" in ids(elsewhere)
     world.sick.clear()
-    assert ids(make(desired, recorded, world.inventory(desired), NOW)) == ["create:rank/small-0"]
+    assert ids(make_plan(desired, recorded, world.inventory(desired), NOW)) == ["create:rank/small-0"]
 
 
 def test_places_of_a_gang_that_never_started_are_given_back():
@@ -1204,7 +1204,7 @@ def test_the_shape_of_actions():
 
 def test_before_the_first_apply():
     """`lineage` is null and `serial` 0."""
-    plan = make(wanted(), World().state().__class__(), Inventory(offers={"local": (local_offer(),)}), 0)
+    plan = make_plan(wanted(), World().state().__class__(), Inventory(offers={"local": (local_offer(),)}), 0)
     assert (plan.basis.lineage, plan.basis.serial, plan.result) == (None, 0, "changes")
 
 
@@ -1230,7 +1230,7 @@ def golden_changes():
     offers = {"local": (local_offer(),)}
     world = World()
     before = wanted((FLEET, gpu, old), (DATA, {"name": "spare", "prevent_destroy": False}), tasks)
-    world.apply(make(before, world.state(), Inventory(offers=offers), world.now))
+    world.apply(make_plan(before, world.state(), Inventory(offers=offers), world.now))
     world.end("probe-0", RankState.SUCCEEDED)
     world.settle()
     after = wanted(
@@ -1244,7 +1244,7 @@ def golden_changes():
         ),
     )
     nodes = {r.address.name: world.readiness(r.address.name) for r in world.of("node")}
-    return make(after, world.state(), Inventory(readiness=nodes, offers=offers), world.now)
+    return make_plan(after, world.state(), Inventory(readiness=nodes, offers=offers), world.now)
 
 
 def golden_faults():

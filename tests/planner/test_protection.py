@@ -18,10 +18,10 @@ from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankState
 from declarative.placement.problem import PlacementOutcome
 from declarative.planner.inventory import Inventory
-from declarative.planner.limits import limited
+from declarative.planner.limits import with_limit_errors
 from declarative.planner.permit import causes_of
-from declarative.planner.types import Op
-from declarative.planner.volumes import _shrunk, cleaned, judge_all
+from declarative.planner.plan import Op
+from declarative.planner.volumes import _shrunk, decide_volumes, with_cleanup
 from tests.support.cli import Project, fleet, task
 from tests.support.model import World
 from tests.support.model import project as declared
@@ -64,7 +64,7 @@ def test_a_volume_that_ranks_hold_only_changes_in_place(words):
     """It is neither made anew nor deleted; what can change goes on."""
     world = brought(with_volume(FREE))
     desired = with_volume(words and {**FREE, **words})
-    pinned, _ = judge_all(desired, world.state(), Inventory(), destroy=False, pinned=frozenset({DISK}))
+    pinned, _ = decide_volumes(desired, world.state(), Inventory(), destroy=False, pinned=frozenset({DISK}))
     found = pinned["data"]
     assert (found.deletes, found.makes, found.updates) == (False, False, words == {"size": "3GB"})
 
@@ -76,10 +76,10 @@ def test_a_volume_that_a_rank_keeps_is_made_anew_at_once(held):
     desired = with_volume(cache, tasks=[MOUNTS])
     world = brought(desired)
     given: Any = {"destroy": False, "requested": {"volume/data"}}
-    decisions, _ = judge_all(desired, world.state(), Inventory(), **given)
+    decisions, _ = decide_volumes(desired, world.state(), Inventory(), **given)
     freed = () if held else ("fill-0",)
-    more = {"freed": freed, "now": world.now, "aside": ()}
-    found = cleaned(desired, world.state(), decisions, PlacementOutcome(), **more)["data"]
+    more = {"freed": freed, "now": world.now, "waiting_tasks": ()}
+    found = with_cleanup(desired, world.state(), decisions, PlacementOutcome(), **more)["data"]
     assert (found.replaced, found.unused) == (True, not held)
 
 
@@ -263,7 +263,7 @@ def test_an_entry_that_is_taken_out_goes_on_to_hold_for_one_apply(words, request
     """As a `prevent_destroy` that is taken away; the entry that is there is an error."""
     world, free = brought(with_volume(FREE, limits=GUARDED)), with_volume({**FREE, **words})
     guarded = with_volume({**FREE, **words}, limits=GUARDED)
-    assert codes(limited(world.plan(guarded, requested=requested), guarded)) == ["protected"]
+    assert codes(with_limit_errors(world.plan(guarded, requested=requested), guarded)) == ["protected"]
     plan = world.plan(free, requested=requested)
     assert ids(plan) == ["update:volume/data", "update:node/pair-0", "update:node/pair-1"]
     assert {a.because for a in plan.actions} == {("protected",)}
@@ -292,7 +292,7 @@ def test_an_entry_holds_against_removed_and_goes_on_to_hold_for_one_apply():
     """A plan that is refused later is refused now; nothing ends a protection whose entry is there."""
     world, removed = brought(with_volume(FREE, limits=GUARDED)), [{"from": "volume/data", "destroy": True}]
     guarded = declared(fleets=[PAIR], removed=removed, limits=GUARDED)
-    plan = limited(world.plan(guarded), guarded)
+    plan = with_limit_errors(world.plan(guarded), guarded)
     assert (ids(plan), codes(plan)) == (["delete:volume/data"], ["protected"])
     free = declared(fleets=[PAIR], removed=removed)
     assert "delete:volume/data" not in ids(world.plan(free))

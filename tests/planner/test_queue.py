@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from declarative.language.loader import load
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import InvalidError
-from declarative.model.resource import Host, Taken
+from declarative.model.resource import Host, OthersShare
 from declarative.model.state import State
 from declarative.model.status import NodeState, Readiness
 from declarative.planner.inventory import Inventory, PartitionNode
-from declarative.planner.make import make
+from declarative.planner.make import make_plan
 from providers.slurm import jobs
 from tests.support.model import project
 
@@ -21,16 +21,18 @@ NODE = Shape(cpu=8, memory_mib=8000, gpus=8, gpu_name="H100")
 READY = Readiness(state=NodeState.READY)
 
 
-def partition_node(number: int, *taken: Taken) -> PartitionNode:
+def partition_node(number: int, *taken: OthersShare) -> PartitionNode:
     host = Host(
         fleet="gpu", name=f"gpu-{number}", backend="hpc", key=f"n{number}", fields={"partition": "gpu"}
     )
     return PartitionNode(host=host, shape=NODE, readiness=READY, taken=taken)
 
 
-def theirs(gpus: int, until: float | None = None, number: int = 1) -> Taken:
+def theirs(gpus: int, until: float | None = None, number: int = 1) -> OthersShare:
     """What a job of somebody else holds."""
-    return Taken(holder=f"slurm job {number} of alice", cpu=gpus, memory_mib=gpus, gpus=gpus, until=until)
+    return OthersShare(
+        holder=f"slurm job {number} of alice", cpu=gpus, memory_mib=gpus, gpus=gpus, until=until
+    )
 
 
 def planned(nodes, *tasks):
@@ -38,7 +40,7 @@ def planned(nodes, *tasks):
     made = [{"commands": ["true"], "exclusive": False, "spread": "node", **t} for t in tasks]
     desired = project(backends=[{"name": "hpc", "driver": "slurm"}], fleets=[fleet], tasks=made)
     seen = Inventory(existing={"gpu": tuple(nodes)}, readiness={n.host.name: READY for n in nodes})
-    return make(desired, State(), seen, 0.0)
+    return make_plan(desired, State(), seen, 0.0)
 
 
 def gang(name="gang", gpus=4, nodes=2, **more):

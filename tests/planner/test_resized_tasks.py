@@ -20,7 +20,7 @@ from declarative.cli.run import Run
 from declarative.model.state import Address
 from declarative.model.status import WAITING, RankState, RankStatus
 from declarative.planner.permit import causes_of
-from declarative.planner.types import Op, Plan
+from declarative.planner.plan import Op, Plan
 from declarative.provider import PermanentError, PermanentKind
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text

@@ -18,10 +18,10 @@ from declarative.cli import following
 from declarative.model.codec import to_data
 from declarative.model.state import NOTICED, RETRIES, SILENT, STOPPED, Address
 from declarative.model.status import LIMIT_REACHED, UNUSED, NodeState, RankState, RankStatus
-from declarative.planner.inventory import effective
-from declarative.planner.saved import Saved, dump, load
-from declarative.planner.tasks import again
-from declarative.planner.types import Op
+from declarative.planner.inventory import observed_state
+from declarative.planner.plan import Op
+from declarative.planner.saved_plan import SavedPlan, dump, load
+from declarative.planner.tasks import due_retry
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
 from declarative.render.status import status_text
@@ -118,8 +118,8 @@ def test_what_the_user_stopped_stays_stopped_however_it_ended():
 def rerun(world, desired):
     """The retry that its failure leads to, whatever room there is."""
     have = [record for record in world.records.values() if record.address.kind == "rank"]
-    state = effective(world.state(), world.inventory(desired))
-    return again(desired.tasks["job"], have, state, world.now)
+    state = observed_state(world.state(), world.inventory(desired))
+    return due_retry(desired.tasks["job"], have, state, world.now)
 
 
 def test_no_command_retries_what_the_user_stopped():
@@ -261,13 +261,13 @@ def test_what_is_to_be_stopped_first_gets_new_blocks():
 
 
 def test_a_saved_plan_of_a_retry_is_the_same_plan():
-    from declarative.planner.assumptions import used
+    from declarative.planner.facts import facts_used
 
     world, desired = gang(), job()
     fail(world)
     plan = world.plan(desired)
-    facts = used(plan, world.state(), world.inventory(desired))
-    saved = Saved(
+    facts = facts_used(plan, world.state(), world.inventory(desired))
+    saved = SavedPlan(
         plan=plan, facts=facts, state="sqlite:///x", directory="/p", made_by="0", made_at="2026-01-01"
     )
     assert load(dump(saved), "plan.json", "0").plan == plan

@@ -19,20 +19,20 @@ from declarative.model.manifest import Entry, Manifest
 from declarative.model.resource import LOCAL
 from declarative.model.state import Address, State
 from declarative.model.status import NodeState, RankState, Readiness
-from declarative.planner.assumptions import (
+from declarative.planner.facts import (
     Facts,
     OfferFact,
-    again,
     canonical,
-    differences,
+    changed_facts,
     digest,
+    facts_now,
+    facts_used,
     record_difference,
-    used,
 )
 from declarative.planner.inventory import Inventory
-from declarative.planner.make import make
-from declarative.planner.saved import FILE_VERSION, Saved, dump, load
-from declarative.planner.types import Plan
+from declarative.planner.make import make_plan
+from declarative.planner.plan import Plan
+from declarative.planner.saved_plan import FILE_VERSION, SavedPlan, dump, load
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
 from tests.support.model import World, offers_of, project, set_limits
@@ -55,13 +55,15 @@ FLEET = {
 TASK = {"name": "ta", "nodes": 2, "exclusive": False, "resources": {"cpu": "1.."}}
 
 
-def kept(world: World, desired: Any, plan: Plan | None = None, inventory: Inventory | None = None) -> Saved:
+def kept(
+    world: World, desired: Any, plan: Plan | None = None, inventory: Inventory | None = None
+) -> SavedPlan:
     """The plan of a world, as it would be saved."""
     seen = inventory or world.inventory(desired)
     made = plan or world.plan(desired)
-    return Saved(
+    return SavedPlan(
         plan=made,
-        facts=used(made, world.state(), seen),
+        facts=facts_used(made, world.state(), seen),
         backends=desired.backends,
         tasks=tuple(sorted(desired.tasks)),
         state="sqlite:///state.db",
@@ -94,7 +96,7 @@ def meanwhile(world: World, rng: random.Random) -> None:
             world.gone.add(record.address)
 
 
-def back(saved: Saved) -> Saved:
+def back(saved: SavedPlan) -> SavedPlan:
     return load(dump(saved), "`x.plan`", "0.1.0")
 
 
@@ -128,7 +130,7 @@ def test_what_comes_back_is_what_was_saved(found, seed):
     assert text == dump(same)
     assert plan_json(saved.plan) == plan_json(same.plan)
     assert plan_text(saved.plan, color=False, width=100) == plan_text(same.plan, color=False, width=100)
-    assert again(same.plan, same.facts, world.state(), world.inventory(desired)) == same.facts
+    assert facts_now(same.plan, same.facts, world.state(), world.inventory(desired)) == same.facts
     if saved.plan.result == "error":
         return
     other = world.copy()
@@ -154,8 +156,8 @@ def test_a_plan_that_is_not_stale_can_be_applied(found, seed):
     if saved.plan.result == "error":
         return
     meanwhile(world, rng)
-    now = again(saved.plan, saved.facts, world.state(), world.inventory(desired))
-    said = differences(saved.facts, now)
+    now = facts_now(saved.plan, saved.facts, world.state(), world.inventory(desired))
+    said = changed_facts(saved.facts, now)
     event(f"stale: {sorted({d.code for d in said})}")
     assert bool(said) is (digest_of(saved.facts) != digest_of(now))
     assert {str(a) for a in world.gone} == {d.address for d in said if d.code == "plan-gone"}
@@ -209,10 +211,12 @@ def lived():
     return world, second, kept(world, second)
 
 
-def stale(world: World, desired: Any, saved: Saved, inventory: Inventory | None = None) -> list[Diagnostic]:
+def stale(
+    world: World, desired: Any, saved: SavedPlan, inventory: Inventory | None = None
+) -> list[Diagnostic]:
     seen = inventory or world.inventory(desired)
-    now = again(saved.plan, saved.facts, world.state(), seen)
-    return list(differences(saved.facts, now, seen.readiness))
+    now = facts_now(saved.plan, saved.facts, world.state(), seen)
+    return list(changed_facts(saved.facts, now, seen.readiness))
 
 
 def places(plan: Plan) -> set[str]:
@@ -264,15 +268,15 @@ def test_a_node_that_cannot_do_any_more_what_its_task_asks_for_counts(known):
         ready = Readiness(state=NodeState.READY, can=can)
         return replace(found, readiness=dict.fromkeys(found.readiness, ready))
 
-    plan = make(desired, world.state(), seen(known), world.now)
-    facts = used(plan, world.state(), seen(known))
+    plan = make_plan(desired, world.state(), seen(known), world.now)
+    facts = facts_used(plan, world.state(), seen(known))
     (node,) = facts.able
     assert facts.able == {node: True}
     for later in (None, frozenset({"hard", "podman"})):
-        assert differences(facts, again(plan, facts, world.state(), seen(later))) == ()
-    (said,) = differences(facts, again(plan, facts, world.state(), seen(frozenset({"podman"}))))
+        assert changed_facts(facts, facts_now(plan, facts, world.state(), seen(later))) == ()
+    (said,) = changed_facts(facts, facts_now(plan, facts, world.state(), seen(frozenset({"podman"}))))
     assert (said.code, said.address) == ("plan-node-state", f"node/{node}")
-    refused = make(desired, world.state(), seen(frozenset()), world.now)
+    refused = make_plan(desired, world.state(), seen(frozenset()), world.now)
     assert [r.code for r in refused.unplaced.refusals] == ["never-fits"]
 
 
@@ -370,7 +374,7 @@ CHEAP = OfferFact(price=1.0, room=2, shape={"cpu": 1})
     ],
 )
 def test_what_has_changed_of_an_offer_is_said(was, now, words):
-    found = differences(Facts(offers={"big": was}), Facts(offers={"big": now}))
+    found = changed_facts(Facts(offers={"big": was}), Facts(offers={"big": now}))
     said = [f"what nodes would be launched from has changed: big {words}"] if words else []
     assert [d.summary for d in found] == said
 
@@ -406,7 +410,7 @@ READY, WAITS, BOOTS, ILL = NodeState.READY, NodeState.PENDING, NodeState.PROVISI
     ],
 )
 def test_each_fact_that_changed_is_said_once(was, now, counts):
-    assert [d.address for d in differences(Facts(**was), Facts(**now))] == counts
+    assert [d.address for d in changed_facts(Facts(**was), Facts(**now))] == counts
 
 
 @pytest.mark.parametrize(
@@ -438,9 +442,9 @@ def test_each_fact_that_changed_is_said_once(was, now, counts):
 )
 def test_it_is_said_which_way_a_fact_has_changed(was, now, said):
     reasons = {"n-0": Readiness(state=ILL), "n-1": Readiness(state=ILL, reason="full")}
-    assert [d.summary for d in differences(Facts(**was), Facts(**now), reasons)] == [said]
+    assert [d.summary for d in changed_facts(Facts(**was), Facts(**now), reasons)] == [said]
     bare = said.removesuffix(": full")
-    assert [d.summary for d in differences(Facts(**was), Facts(**now))] == [bare]
+    assert [d.summary for d in changed_facts(Facts(**was), Facts(**now))] == [bare]
 
 
 def test_what_a_command_that_was_cut_short_had_made_counts(lived):
@@ -542,7 +546,7 @@ def test_a_field_that_was_added_is_another_format(text):
     assert found.code == "plan-format"
     assert "`x.plan` has format 1 of another build, made by fleetform 0.1.0" in found.summary
     names: dict[str, list[str]] = {}
-    outline(Saved, names)
+    outline(SavedPlan, names)
     assert {"Plan", "Action", "Op", "Refusal", "RankVerdict", "Facts", "OfferFact", "NodeState"} <= set(names)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.resource import catalog_offers
-from declarative.planner.make import make
+from declarative.planner.make import make_plan
 from tests.support.model import World, local_offer, project
 
 CATALOG = [
@@ -24,7 +24,7 @@ def refused(fleet, backend=BACKEND, *, offers=None, said=()):
     found = {"aws": catalog_offers(desired.backends["aws"])} if offers is None else offers
     inventory = replace(world.inventory(desired), offers=found, diagnostics=tuple(said))
     (one,) = [
-        d for d in make(desired, world.state(), inventory, world.now).diagnostics if d.code == "no-offer"
+        d for d in make_plan(desired, world.state(), inventory, world.now).diagnostics if d.code == "no-offer"
     ]
     start = "no offer for 2 of the fleet's nodes"
     assert one.summary.startswith(start)
@@ -109,7 +109,7 @@ def test_gpus_are_rehearsed_on_this_machine_only_where_that_is_asked_for(fleet, 
     desired = project(backends=backends, fleets=[{"name": "gpu", "nodes": 2, **fleet}])
     world = World()
     offers = {name: (replace(local_offer(), backend=name),) for name in ("local", "here")}
-    plan = make(desired, world.state(), replace(world.inventory(desired), offers=offers), world.now)
+    plan = make_plan(desired, world.state(), replace(world.inventory(desired), offers=offers), world.now)
     assert [d.code for d in plan.diagnostics if d.severity is Severity.ERROR] == codes
     assert len(plan.preview.nodes) == (0 if codes else 2)
 
@@ -126,7 +126,7 @@ def remarks(fleet, *, task=None, backend=REGIONS):
     inventory = replace(
         world.inventory(desired), offers={"aws": catalog_offers(desired.backends["aws"])}, diagnostics=()
     )
-    return make(desired, world.state(), inventory, world.now)
+    return make_plan(desired, world.state(), inventory, world.now)
 
 
 @pytest.mark.parametrize("region", ["US-EAST-1", "us-East-1"])

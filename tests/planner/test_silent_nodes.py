@@ -14,7 +14,7 @@ from declarative.model.diagnostic import Severity
 from declarative.model.state import SILENT, SILENT_LIMIT, Address, Record, State
 from declarative.model.status import BOOTING, NodeState, RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import lost_with, silence_text, silences
-from declarative.planner.inventory import Inventory, effective
+from declarative.planner.inventory import Inventory, observed_state
 from declarative.store import open_store
 
 NOW = 10_000.0
@@ -214,7 +214,7 @@ def test_its_ranks_are_lost_and_what_they_held_is_free():
         state(*nodes, rank, place), ranks={"job-0": RankStatus(state=RankState.RUNNING, started_at=1.0)}
     )
     silent = found(nodes, [SILENCE, READY])
-    after = effective(before, Inventory(silent=silent))
+    after = observed_state(before, Inventory(silent=silent))
     assert after.ranks["job-0"].state is RankState.LOST
     assert after.ranks["job-0"].cause == lost_with("gpu-0", silent["gpu-0"])
     assert "it has not answered for 10 min (`unreachable_duration`)" in lost_with("gpu-0", silent["gpu-0"])

@@ -12,7 +12,7 @@ import pytest
 
 from declarative.model.diagnostic import Severity
 from declarative.model.state import Address, Spent
-from declarative.planner.limits import limited
+from declarative.planner.limits import with_limit_errors
 from declarative.store import open_store
 from declarative.store.rename import RenameMap
 from declarative.store.snapshot import parse
@@ -131,7 +131,7 @@ def beyond(spent: Spent | None, nodes: int, *, there: int = 0) -> list[Severity]
     desired = replace(desired, project=replace(desired.project, limits=limits))
     plan = world.plan(desired)
     preview = replace(plan.preview, cost=replace(plan.preview.cost, spent=spent))
-    found = limited(replace(plan, preview=preview), desired).diagnostics
+    found = with_limit_errors(replace(plan, preview=preview), desired).diagnostics
     return [d.severity for d in found if d.code == "over-limit"]
 
 

@@ -13,8 +13,8 @@ from declarative.model.manifest import Entry, Manifest
 from declarative.model.resource import TaskWant
 from declarative.model.state import FAILED_ON, RETRIES, STOPPED, Address, Record, State
 from declarative.model.status import NOT_RELEASED, NodeState, RankState, RankStatus, Readiness
-from declarative.planner.tasks import LATE, Course, TaskDecision, is_due, is_there, judge
-from declarative.planner.types import Reason
+from declarative.planner.plan import Reason
+from declarative.planner.tasks import LATE, Course, TaskDecision, decide_task, is_due, is_planned
 from tests.support.model import of_attachment, of_node, of_reservation
 from tests.support.planned import declared
 
@@ -64,13 +64,13 @@ def test_a_task_that_never_ran_waits_for_its_schedule(
 ) -> None:
     """A start that was missed counts for an hour; within hours, for all of them."""
     fields = {"schedule": schedule} if schedule else {}
-    assert is_there(want(started, off=off, **fields), [], State(lineage="l"), NOW) is there
+    assert is_planned(want(started, off=off, **fields), [], State(lineage="l"), NOW) is there
 
 
 @pytest.mark.parametrize("off", [True, False])
 @pytest.mark.parametrize("state", [DONE, RUNS])
 def test_outside_of_its_hours_only_an_ended_task_stays(off: bool, state: RankState) -> None:
-    known = is_there(want(NOW, off=off, schedule=HOURS), [rank()], ended(state), NOW)
+    known = is_planned(want(NOW, off=off, schedule=HOURS), [rank()], ended(state), NOW)
     assert known is (not off or state is DONE)
 
 
@@ -108,7 +108,7 @@ def test_an_end_of_which_no_time_is_known_was_before_each_start() -> None:
 
 def judged(task: TaskWant, state: State, *ranks: Record, requested: bool = False) -> TaskDecision:
     asked = frozenset({"task/job"} if requested else ())
-    return judge(task, state, {r.rank.rank: r for r in ranks}, asked, NOW)
+    return decide_task(task, state, {r.rank.rank: r for r in ranks}, asked, NOW)
 
 
 def test_a_new_task_runs_and_one_that_goes_on_is_kept() -> None:
@@ -264,18 +264,18 @@ def test_which_changes_run_an_ended_task_again(
     after: TaskWant, reason: Reason | None, files: Mapping[str, str]
 ) -> None:
     """Changes within folders do not; with another change of the task they do not count."""
-    found = judge(after, ended(DONE), {0: rank(task=with_files(*SENT))}, frozenset(), NOW)
+    found = decide_task(after, ended(DONE), {0: rank(task=with_files(*SENT))}, frozenset(), NOW)
     assert (found.files, found.reason if found.course is Course.RUN else None) == (files, reason)
 
 
 def test_outside_of_its_hours_a_task_tells_what_has_changed() -> None:
     before = {0: rank(task=with_files(*SENT, schedule=HOURS))}
-    folder = judge(
+    folder = decide_task(
         replace(with_files(*MORE, schedule=HOURS), off=True), ended(DONE), before, frozenset(), NOW
     )
     assert (folder.course, folder.files, folder.because) == (Course.KEPT, {"data/a": "changed"}, ())
     other = with_files(*SENT, schedule=HOURS, commands=["./other"])
-    commands = judge(replace(other, off=True), ended(DONE), before, frozenset(), NOW)
+    commands = decide_task(replace(other, off=True), ended(DONE), before, frozenset(), NOW)
     assert (commands.course, commands.files, commands.because) == (Course.KEPT, {}, ("commands",))
 
 

@@ -15,10 +15,10 @@ from declarative.model.codes import CODES
 from declarative.model.resource import LeftOut
 from declarative.model.state import State
 from declarative.model.status import HostRefusal, NodeState
-from declarative.planner.contact import contact_notes
-from declarative.planner.health import node_hint, of_hosts
+from declarative.planner.health import host_health, node_hint
 from declarative.planner.hosts import declared_hosts
 from declarative.planner.inventory import Inventory
+from declarative.planner.refused_hosts import contact_notes
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.views import host_view
 from tests.language.test_host_keys import KEY, OTHER
@@ -63,7 +63,7 @@ def test_a_cause_is_one_message_however_many_hosts_have_it(cause):
     assert "h0" in notes[0].summary
     assert "and 44 more" in notes[0].summary
     assert len(diagnostics_text(notes, color=False).splitlines()) < 30
-    assert [health.host for health in of_hosts(items)] == [host.key for host in HOSTS]
+    assert [health.host for health in host_health(items)] == [host.key for host in HOSTS]
     json.dumps(notes[0].to_json())
 
 
@@ -79,7 +79,7 @@ def test_a_host_on_the_way_to_one_of_its_own_address_is_named_as_that(known):
 
 
 def hints() -> list[str]:
-    every = [item.hint or "" for cause in CAUSES for item in of_hosts(left_out(cause))[:1]]
+    every = [item.hint or "" for cause in CAUSES for item in host_health(left_out(cause))[:1]]
     every += [host_view(HOSTS[0], None).reason, *map(node_hint, NodeState)]
     for cause in CAUSES:
         items = left_out(cause)

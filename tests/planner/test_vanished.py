@@ -14,8 +14,8 @@ import pytest
 from declarative.model.state import GIVEN_UP, GONE_SINCE, Address, Intent, Record, State
 from declarative.model.status import RankState, RankStatus, Silence
 from declarative.planner.health import lost_with
-from declarative.planner.inventory import Inventory, effective, unstarted, vanished
-from declarative.planner.types import Action, Op, Reason
+from declarative.planner.inventory import Inventory, observed_state, unstarted, vanished
+from declarative.planner.plan import Action, Op, Reason
 from tests.support.model import of_attachment, of_kind, of_reservation
 
 A, B, DISK = Address("node", "gpu-0"), Address("node", "gpu-1"), Address("volume", "data")
@@ -134,7 +134,7 @@ WORLD = state(*TRAIN, ranks=RUNS)
 def test_a_rank_is_lost_with_its_node_and_the_reason_is_named() -> None:
     """What it held is free, and what it was stays recorded."""
     for more, cause in (({}, "node/gpu-0 is gone"), ({"ended": {A: "spot"}}, "node/gpu-0 is gone: spot")):
-        known = effective(WORLD, gone(A, **more))
+        known = observed_state(WORLD, gone(A, **more))
         assert known.ranks == {"train-0": RankStatus(state=RankState.LOST, cause=cause)}
         assert {*known.records} == {DISK, RANK}
         assert known.records[RANK].needs == frozenset()
@@ -144,16 +144,16 @@ def test_a_rank_that_has_ended_is_not_lost() -> None:
     """Neither one that was recorded so, nor one that is seen so now; nor one that is not recorded."""
     for ended in (RankState.SUCCEEDED, RankState.FAILED):
         status = RankStatus(state=ended)
-        assert effective(replace(WORLD, ranks={"train-0": status}), gone(A)).ranks == {"train-0": status}
-        assert effective(WORLD, gone(A, ranks={"train-0": status})).ranks == {"train-0": status}
+        assert observed_state(replace(WORLD, ranks={"train-0": status}), gone(A)).ranks == {"train-0": status}
+        assert observed_state(WORLD, gone(A, ranks={"train-0": status})).ranks == {"train-0": status}
     unrecorded = {a: r for a, r in WORLD.records.items() if a != RANK}
-    assert effective(replace(WORLD, records=unrecorded, ranks={}), gone(A)).ranks == {}
+    assert observed_state(replace(WORLD, records=unrecorded, ranks={}), gone(A)).ranks == {}
 
 
 @pytest.mark.parametrize("given_up", [True, False])
 def test_a_rank_is_lost_with_a_node_that_was_given_up(given_up: bool) -> None:
     silence = Silence(since=0.0, until=1.0, given_up=given_up)
-    known = effective(WORLD, Inventory(silent={"gpu-0": silence}))
+    known = observed_state(WORLD, Inventory(silent={"gpu-0": silence}))
     assert (known.ranks["train-0"].state is RankState.LOST) is given_up
     assert known.ranks["train-0"].cause == (lost_with("gpu-0", silence) if given_up else None)
     assert ({*known.records} == {A, DISK, RANK}) is given_up
@@ -162,19 +162,19 @@ def test_a_rank_is_lost_with_a_node_that_was_given_up(given_up: bool) -> None:
 
 def test_a_rank_goes_on_while_its_volume_is_gone_unless_that_was_deleted() -> None:
     """What a cut-off command deleted is gone as asked."""
-    assert effective(WORLD, gone(DISK)) == WORLD
-    known = effective(WORLD, gone(DISK, deleting=frozenset({DISK})))
+    assert observed_state(WORLD, gone(DISK)) == WORLD
+    known = observed_state(WORLD, gone(DISK, deleting=frozenset({DISK})))
     assert (known.ranks["train-0"].cause, {*known.records}) == ("volume/data is gone", {A, RANK})
 
 
 def test_what_an_ended_rank_held_is_free() -> None:
     """As long as it is recorded: one that is to be started holds its place, though its name had an end."""
     done = {"train-0": RankStatus(state=RankState.SUCCEEDED)}
-    assert {*effective(replace(WORLD, ranks=done), Inventory()).records} == {A, DISK, RANK}
-    assert {*effective(WORLD, Inventory(ranks=done)).records} == {A, DISK, RANK}
+    assert {*observed_state(replace(WORLD, ranks=done), Inventory()).records} == {A, DISK, RANK}
+    assert {*observed_state(WORLD, Inventory(ranks=done)).records} == {A, DISK, RANK}
     waiting = {a: r for a, r in WORLD.records.items() if a != RANK}
-    assert effective(replace(WORLD, records=waiting, ranks=done), Inventory()).records == waiting
-    assert effective(WORLD, Inventory()) == WORLD
+    assert observed_state(replace(WORLD, records=waiting, ranks=done), Inventory()).records == waiting
+    assert observed_state(WORLD, Inventory()) == WORLD
 
 
 def test_of_a_lost_volume_only_what_was_not_started_is_taken_off() -> None:
@@ -188,8 +188,8 @@ def test_of_a_lost_volume_only_what_was_not_started_is_taken_off() -> None:
     assert unstarted(waiting, WORLD, gone(A)) == set()
     other = record(Address("volume", "other"))
     assert unstarted({**waiting, other.address: other}, WORLD, gone(other.address)) == set()
-    assert {*effective(replace(WORLD, records=waiting, ranks={}), lost).records} == {A, DISK, PLACE}
+    assert {*observed_state(replace(WORLD, records=waiting, ranks={}), lost).records} == {A, DISK, PLACE}
 
 
 def test_what_was_made_unseen_is_there() -> None:
-    assert {*effective(state(record(A)), Inventory(recovered={B: record(B)})).records} == {A, B}
+    assert {*observed_state(state(record(A)), Inventory(recovered={B: record(B)})).records} == {A, B}

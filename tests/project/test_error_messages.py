@@ -18,7 +18,7 @@ from declarative.model.codes import CODES, Chapter
 from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.state import State
 from declarative.planner.inventory import Inventory
-from declarative.planner.make import make
+from declarative.planner.make import make_plan
 from declarative.render.data import validate_json
 from declarative.render.diagnostics import diagnostics_text
 from tests.support.model import NOW, offers_of
@@ -55,7 +55,7 @@ def findings(directory: Path) -> tuple[Diagnostic, ...]:
         desired = load(directory, look="contents").desired
     except InvalidError as error:
         return error.diagnostics
-    return make(desired, State(), Inventory(offers=offers_of(desired)), NOW).diagnostics
+    return make_plan(desired, State(), Inventory(offers=offers_of(desired)), NOW).diagnostics
 
 
 HEAD = re.compile(r"(?P<severity>error|warning)\[(?P<code>[a-z0-9-]+)\]: (?P<summary>.*)")

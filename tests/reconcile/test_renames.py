@@ -15,7 +15,7 @@ from declarative.model.inputs import RankInputs
 from declarative.model.spec.reconcile import Budget, Cause, Guarded, Limits, Reconcile
 from declarative.model.state import Address
 from declarative.model.status import NodeState, RankState
-from declarative.planner.types import Op
+from declarative.planner.plan import Op
 from tests.support.cli import Project, fleet, hold, lines, task, until
 from tests.support.model import World
 from tests.support.model import project as declared

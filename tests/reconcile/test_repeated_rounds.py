@@ -21,7 +21,7 @@ from declarative.apply import backend_look
 from declarative.apply.polls import poll
 from declarative.model.resource import Desired
 from declarative.model.state import State
-from declarative.planner.make import make
+from declarative.planner.make import make_plan
 from declarative.reconcile.moment import Moment
 from declarative.render.data import plan_json, to_json
 from declarative.store.records import SEEN_ANEW
@@ -78,7 +78,7 @@ def test_a_plan_is_the_same_for_as_long_as_its_time_says(found, seed, part):
     world = lived(found[0], random.Random(seed))
     desired = declared(found[1])
     set_limits(world, desired)
-    planned = functools.partial(make, desired, world.state(), world.inventory(desired))
+    planned = functools.partial(make_plan, desired, world.state(), world.inventory(desired))
     now = Moment(world.now)
     plan = planned(now)
     assert planned(world.now) == plan

@@ -25,7 +25,7 @@ from declarative.planner.approval import (
     differences,
     read_approval,
 )
-from declarative.planner.types import Fallback, Op, Plan, Spare
+from declarative.planner.plan import Fallback, Op, Plan, Spare
 from tests.render.test_render import act, node
 from tests.support.planned import plan_of
 

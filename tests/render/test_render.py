@@ -22,7 +22,7 @@ from declarative.model.state import Address, Record
 from declarative.model.text import host_lists, ranges
 from declarative.placement.problem import RankVerdict, Refusal, Rejection, Verdict
 from declarative.planner.health import Health
-from declarative.planner.types import (
+from declarative.planner.plan import (
     Action,
     Cost,
     Drift,

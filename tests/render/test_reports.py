@@ -28,7 +28,7 @@ from declarative.planner.approval import (
     differences,
     read_approval,
 )
-from declarative.planner.types import Drift, Op, Reason
+from declarative.planner.plan import Drift, Op, Reason
 from declarative.render.data import plan_json
 from declarative.render.html import plan_html
 from declarative.render.markdown import fenced, plan_markdown

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from declarative.placement.problem import Rejection, Suggestion
-from declarative.planner.types import Cost, ReservationStatus
+from declarative.planner.plan import Cost, ReservationStatus
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
 from tests.placement.test_placement import SHAPE, ask, fleet, node, offer, run

@@ -22,7 +22,7 @@ from hypothesis.strategies import integers, ip_addresses
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
 from declarative.planner.health import Health
-from declarative.planner.types import Op
+from declarative.planner.plan import Op
 from declarative.reconcile.round import Round, Wait
 from declarative.render.page import SECONDS, Page, page_html
 from declarative.render.views import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView

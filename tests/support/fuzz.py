@@ -17,8 +17,8 @@ from declarative.model.codes import CODES, REJECTIONS
 from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.resource import Desired
 from declarative.model.state import State
-from declarative.planner.make import make
-from declarative.planner.types import Plan
+from declarative.planner.make import make_plan
+from declarative.planner.plan import Plan
 from declarative.render.data import plan_json, to_json, validate_json
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.plan import plan_text
@@ -124,7 +124,7 @@ def try_project(files: Mapping[str, bytes], world: World) -> str:
         assert found
         check(found)
         return "refused"
-    first = make(found, State(), world.inventory(found), NOW)
+    first = make_plan(found, State(), world.inventory(found), NOW)
     for plan in (first, world.plan(found)):
         check_plan(plan)
     return first.result

@@ -27,8 +27,8 @@ from declarative.apply.settle import settle
 from declarative.model.resource import Desired
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
-from declarative.planner.make import make
-from declarative.planner.types import Plan
+from declarative.planner.make import make_plan
+from declarative.planner.plan import Plan
 from declarative.provider import (
     PermanentError,
     PermanentKind,
@@ -249,7 +249,7 @@ class Site:
         gone = {a: r for a, r in state.records.items() if a in seen.inventory.gone}
         recorded = replace(settled, records={**settled.records, **gone})
         inventory = replace(seen.inventory, ranks={}, recovered={})
-        return make(desired, recorded, inventory, self.now())
+        return make_plan(desired, recorded, inventory, self.now())
 
     def plan(self, desired: Desired) -> Plan:
         """What there is to do."""

@@ -29,9 +29,9 @@ from declarative.model.schema import decode
 from declarative.model.spec import Backend, Fleet, Name, Project, Size, Task, Volume
 from declarative.model.state import COUNTED_SINCE, NOTICED, Address, Record, State, rank_name
 from declarative.model.status import BOOTING, NodeState, RankState, RankStatus, Readiness
-from declarative.planner.inventory import Inventory, effective
-from declarative.planner.make import make
-from declarative.planner.types import Action, Op, Plan
+from declarative.planner.inventory import Inventory, observed_state
+from declarative.planner.make import make_plan
+from declarative.planner.plan import Action, Op, Plan
 
 NOW = 1_000_000.0
 T = TypeVar("T")
@@ -224,7 +224,7 @@ class World:
 
     def plan(self, desired: Desired, **options: Any) -> Plan:
         """The plan of this world."""
-        return make(desired, self.state(), self.inventory(desired), self.now, **options)
+        return make_plan(desired, self.state(), self.inventory(desired), self.now, **options)
 
     # What happens by itself
 
@@ -233,14 +233,14 @@ class World:
         their blocks.
         """
         seen = Inventory(gone=frozenset(self.gone))
-        known = effective(self.state(), seen)
+        known = observed_state(self.state(), seen)
         held = self._nodes_held()
         self.ranks = dict(known.ranks)
         self.records = dict(known.records)
         self.gone = {*seen.lost}
         for name, status in gang_stops(self.state()).items():
             self.ranks[name] = status
-        self.records = dict(effective(self.state(), Inventory()).records)
+        self.records = dict(observed_state(self.state(), Inventory()).records)
         for record in self.of("rank"):
             status = self.ranks[record.address.name]
             if status.state in (RankState.FAILED, RankState.LOST) and NOTICED not in record.outputs:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from declarative.model.resource import Desired
-from declarative.planner.types import Basis, Plan
+from declarative.planner.plan import Basis, Plan
 from declarative.render.data import plan_json
 from tests.support.model import World, project, set_limits
 

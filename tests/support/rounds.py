@@ -10,8 +10,8 @@ from typing import Any
 from declarative.cli.rounds import Rounds
 from declarative.converge.project import CallerPermissions, ProjectSession
 from declarative.model.resource import Desired
-from declarative.planner.inventory import effective
-from declarative.planner.limits import limited
+from declarative.planner.inventory import observed_state
+from declarative.planner.limits import with_limit_errors
 from declarative.reconcile.permission import AllowedPart, Backoff, choose
 from declarative.reconcile.round import Round, Stop
 from declarative.render.views import StatusView
@@ -33,8 +33,8 @@ def chosen(
 ) -> AllowedPart:
     """What a round does in a world in memory, once these digests are `approved`."""
     return choose(
-        limited(world.plan(desired), desired),
-        effective(world.state(), world.inventory(desired)),
+        with_limit_errors(world.plan(desired), desired),
+        observed_state(world.state(), world.inventory(desired)),
         desired,
         now=world.now,
         approvals=[Approval(digest=d, steps=(), since=0.0, approved_at=0.0) for d in approved],

@@ -14,7 +14,7 @@ from declarative.language.formatter.layout import Line, YamlItem, YamlNode
 from declarative.language.source import parse
 from declarative.model.schema import BadValueError, Syntax, fields_of
 from declarative.model.schema.json_schema import kept
-from declarative.model.spec import DOCUMENTS, Count, Duration, Gpu, Memory, Mount, Mounts, Nodes, Variable
+from declarative.model.spec import DOCUMENTS, Count, Duration, Gpu, Memory, Mount, Mounts, NodeCount, Variable
 from declarative.model.spec.hosts import HostFields, Hosts
 from declarative.model.spec.mounts import Inline
 from declarative.model.spec.project import Variables
@@ -31,7 +31,7 @@ _SIMPLE = re.compile(r"[A-Za-z0-9_.:,+/ -]+")
 Hint: TypeAlias = Any
 
 _INSIDE: Mapping[Any, Mapping[str, Hint]] = {
-    Nodes: dict.fromkeys(("min", "target", "max"), int),
+    NodeCount: dict.fromkeys(("min", "target", "max"), int),
     Gpu: {"vendor": str, "name": str, "memory": Memory, "count": Count},
     Retry: {"on_events": Any, "duration": Duration},
     File: dict.fromkeys(("local_path", "path"), str),

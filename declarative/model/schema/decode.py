@@ -19,9 +19,9 @@ from declarative.model.schema.marks import (
     Field,
     Is,
     Json,
-    Path,
     Problem,
     Syntax,
+    ValuePath,
     describe,
     fields_of,
     ignored_of,
@@ -57,7 +57,7 @@ _NUMBERS = {int: re.compile(r"-?\d{1,18}", re.ASCII), float: re.compile(r"-?\d{1
 _ONE_NUMBER = re.compile(r"\D*?(-?\d{1,18}(?:\.\d{1,18})?)\D*")
 
 
-def _wrong_type(path: Path, wanted: str, value: object, bounds: Is | None = None) -> Problem:
+def _wrong_type(path: ValuePath, wanted: str, value: object, bounds: Is | None = None) -> Problem:
     hint = _type_hint(wanted, value, bounds or Is()) or _TYPE_HINTS[wanted]
     return Problem(path, "wrong-type", f"expected {wanted}, found {describe(value)}", hint)
 
@@ -98,7 +98,7 @@ def _number_hint(wanted: str, value: object, bounds: Is) -> str:
     return "write digits, without quotes"
 
 
-def _plain(hint: type, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
+def _plain(hint: type, value: Json, path: ValuePath, bounds: Is, out: list[Problem]) -> Any:
     value = _as_number(hint, value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         out.append(_wrong_type(path, _WORDS[hint], value, bounds))
@@ -119,7 +119,7 @@ def _as_number(hint: type, value: Json) -> Any:
     return float(value) if hint is float and type(value) is int else value
 
 
-def _bad_text(value: str, path: Path, bounds: Is) -> Iterator[Problem]:
+def _bad_text(value: str, path: ValuePath, bounds: Is) -> Iterator[Problem]:
     if not bounds.blank and not value.strip():
         yield Problem(path, "bad-value", f"{_field(path)}is empty", "write a value, or remove it")
     if len(value) > bounds.longest:
@@ -127,7 +127,7 @@ def _bad_text(value: str, path: Path, bounds: Is) -> Iterator[Problem]:
         yield Problem(path, "too-large", summary, "write less; check the quotes and the indentation")
 
 
-def _field(path: Path) -> str:
+def _field(path: ValuePath) -> str:
     """The field that a path leads to, to begin a sentence with."""
     names = [part for part in path if isinstance(part, str)]
     if not names:
@@ -150,7 +150,7 @@ def _out_of_range(value: float, bounds: Is) -> tuple[str, str] | None:
     return None
 
 
-def _enum(hint: type[Enum], value: Json, path: Path, _bounds: Is, out: list[Problem]) -> Any:
+def _enum(hint: type[Enum], value: Json, path: ValuePath, _bounds: Is, out: list[Problem]) -> Any:
     try:
         return hint(value)
     except ValueError:
@@ -161,13 +161,13 @@ def _enum(hint: type[Enum], value: Json, path: Path, _bounds: Is, out: list[Prob
         return None
 
 
-def _value(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
+def _value(hint: Any, value: Json, path: ValuePath, bounds: Is, out: list[Problem]) -> Any:
     read, inner = _reader(hint)
     return read(inner, value, path, bounds, out)
 
 
 @functools.cache
-def _reader(hint: Any) -> tuple[Callable[[Any, Json, Path, Is, list[Problem]], Any], Any]:
+def _reader(hint: Any) -> tuple[Callable[[Any, Json, ValuePath, Is, list[Problem]], Any], Any]:
     """How values of a type are read, and the type to do it with. Kept, as taking types apart takes long."""
     if hint is typing.Any:
         return (lambda _hint, value, _path, _bounds, _out: value), hint
@@ -185,14 +185,14 @@ def _reader(hint: Any) -> tuple[Callable[[Any, Json, Path, Is, list[Problem]], A
     return (lambda cls, value, path, _bounds, out: decode(cls, value, path, out)), hint
 
 
-def _mapping(hint: Any, value: Json, path: Path, _bounds: Is, out: list[Problem]) -> Any:
+def _mapping(hint: Any, value: Json, path: ValuePath, _bounds: Is, out: list[Problem]) -> Any:
     if not isinstance(value, Mapping):
         out.append(_wrong_type(path, "a mapping", value))
         return None
     return {str(k): _value(hint, v, (*path, k), Is(), out) for k, v in value.items()}
 
 
-def _syntax(hint: type[Syntax], value: Json, path: Path, _bounds: Is, out: list[Problem]) -> Any:
+def _syntax(hint: type[Syntax], value: Json, path: ValuePath, _bounds: Is, out: list[Problem]) -> Any:
     try:
         return _parsed(hint, value) if type(value) is str else hint.parse(value)
     except BadValueError as bad:
@@ -206,7 +206,7 @@ def _parsed(hint: type[Syntax], text: str) -> Syntax:
     return hint.parse(text)
 
 
-def _problems(bad: BadValueError, path: Path) -> list[Problem]:
+def _problems(bad: BadValueError, path: ValuePath) -> list[Problem]:
     """The faults of a value at `path`."""
     return [Problem((*path, *b.path), b.code, b.summary, b.hint, b.at_key) for b in bad.each()]
 
@@ -221,7 +221,7 @@ def decode_part(cls: type[T], value: Json) -> T:
     return found
 
 
-def _items(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
+def _items(hint: Any, value: Json, path: ValuePath, bounds: Is, out: list[Problem]) -> Any:
     if not isinstance(value, list | tuple):
         out.append(_wrong_type(path, "a list", value))
         return None
@@ -266,7 +266,7 @@ class AnyCase(Items):
         return frozenset(item.casefold() for item in self)
 
 
-def _unknown(cls: type, key: str, path: Path) -> Problem:
+def _unknown(cls: type, key: str, path: ValuePath) -> Problem:
     ignored, foreign = ignored_of(cls), getattr(cls, "FOREIGN", {})
     if key in ignored:
         summary = f"`{key}` changes nothing: {ignored[key]}"
@@ -295,7 +295,7 @@ def _unknown_hint(cls: type, key: str) -> tuple[str, str | None]:
     return f"known fields: {and_more(sorted(known), MOST_FIELDS)}", None
 
 
-def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | None:
+def decode(cls: type[T], value: Json, path: ValuePath, out: list[Problem]) -> T | None:
     """Read `value` into the dataclass `cls`.
 
     Every problem is appended to `out`; the result is None if there was any in this value.
@@ -316,7 +316,7 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
         return None
 
 
-def _given(cls: Any, value: Mapping[str, Json], path: Path, out: list[Problem]) -> dict[str, Any]:
+def _given(cls: Any, value: Mapping[str, Json], path: ValuePath, out: list[Problem]) -> dict[str, Any]:
     """The fields that are there, without those that mean their default."""
     before, fields = len(out), _by_name(cls)
     given: dict[str, Any] = {}
@@ -346,7 +346,7 @@ def _means_default(value: Json, bounds: Is) -> bool:
     return value is None or (value is True and bounds.true_is_default)
 
 
-def _missing(cls: Any, value: Mapping[Any, Json], path: Path) -> Iterator[Problem]:
+def _missing(cls: Any, value: Mapping[Any, Json], path: ValuePath) -> Iterator[Problem]:
     """The required fields that are not there, unless an unknown field was taken for one of them."""
     fields = _by_name(cls)
     missing = [fields[name] for name in _required(cls) if name not in value]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Protocol, Self, TypeAlias, runtime_checkable
 
 from declarative.model.record import struct
 
-Path: TypeAlias = tuple[str | int, ...]
+ValuePath: TypeAlias = tuple[str | int, ...]
 Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
 
 MAX_SHOWN = 40
@@ -87,7 +87,7 @@ class BadValueError(ValueError):
 class Problem:
     """A finding about plain data: `path` leads to it, `at_key` means the key rather than its value."""
 
-    path: Path
+    path: ValuePath
     code: str
     summary: str
     hint: str | None = None

@@ -1,7 +1,7 @@
 """The documents that users write (docs/language.md), as dataclasses. Pure."""
 
 from declarative.model.spec.backend import Backend, CatalogOffer
-from declarative.model.spec.fleet import Fleet, Nodes
+from declarative.model.spec.fleet import Fleet, NodeCount
 from declarative.model.spec.mounts import Mount, Mounts, Volume
 from declarative.model.spec.project import Project, Variable
 from declarative.model.spec.schedule import Retry, RetryEvent
@@ -44,7 +44,7 @@ __all__ = [
     "Mount",
     "Mounts",
     "Name",
-    "Nodes",
+    "NodeCount",
     "Placement",
     "Project",
     "Resources",

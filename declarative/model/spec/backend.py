@@ -168,7 +168,7 @@ def _plain(image: Image) -> Json:
     return image if isinstance(image, str) else {FILTER: encode(image)}
 
 
-class Login(str):
+class SshUser(str):
     """`ubuntu`: the name of a Unix user."""
 
     __slots__ = ()
@@ -301,7 +301,7 @@ class Backend:
         Images | None, Doc("The image of nodes: its id, `{filter: {name: …}}`, or one for each region.")
     ] = None
     ssh_user: Annotated[
-        Login | None,
+        SshUser | None,
         Doc("The user that logs in to a cloud's nodes; made there if needed; default `fleetform`."),
     ] = None
     network: Annotated[Network | None, Doc("Network settings of a cloud.")] = None

@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
 
 
 @struct(frozen=True, slots=True)
-class Nodes:
+class NodeCount:
     """The number of nodes: `4`, `0..4`, or `{min, target, max}`. `max` None is unlimited."""
 
     min: int
@@ -114,7 +114,7 @@ class Fleet:
 
     name: Annotated[Name, Doc("The fleet's name; its nodes are `<name>-0`, `<name>-1`, ….")]
     nodes: Annotated[
-        Nodes | None, InPlace(), Doc("The number of nodes: `4`, `0..4`, `{min, target, max}`.")
+        NodeCount | None, InPlace(), Doc("The number of nodes: `4`, `0..4`, `{min, target, max}`.")
     ] = None
     placement: Annotated[Placement, Doc("`cluster` puts all nodes into one network; default `any`.")] = (
         Placement.ANY

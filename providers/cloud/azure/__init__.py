@@ -14,7 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from declarative.model.inputs import NodeInputs, Placed, VolumeInputs
+from declarative.model.inputs import NodeInputs, PlacedInputs, VolumeInputs
 from declarative.model.resource import Offer
 from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
@@ -63,7 +63,7 @@ class Api:
         """See `named.Api`."""
         return self._reservations.asked(inputs)
 
-    def machine_id(self, name: str, inputs: Placed) -> str:
+    def machine_id(self, name: str, inputs: PlacedInputs) -> str:
         """See `named.Api`."""
         region = inputs.region
         if not re.fullmatch(r"[a-z0-9]{1,40}", region):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from declarative.model.inputs import NodeInputs, Placed, VolumeInputs
+from declarative.model.inputs import NodeInputs, PlacedInputs, VolumeInputs
 from declarative.model.resource import Offer
 from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
@@ -62,7 +62,7 @@ class Api:
         """See `named.Api`."""
         return self._reservations.asked(inputs, self._account.zone(inputs))
 
-    def machine_id(self, name: str, inputs: Placed) -> str:
+    def machine_id(self, name: str, inputs: PlacedInputs) -> str:
         """See `named.Api`."""
         return f"{self._account.project}/{self._account.zone(inputs)}/{name}"
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from declarative.model.inputs import Placed
+from declarative.model.inputs import PlacedInputs
 from declarative.model.record import struct
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import settings
@@ -72,7 +72,7 @@ class Account(RestAccount):
         tokens = Tokens(enter, "GCE", self.scrub)
         return Rest(self._connection(self.config.endpoint or ENDPOINT, error_info, project), tokens), project
 
-    def zone(self, inputs: Placed) -> str:
+    def zone(self, inputs: PlacedInputs) -> str:
         """The zone of a thing to make."""
         region = inputs.region
         zones = [z for z in self.config.zones if z.rpartition("-")[0] == region]

@@ -8,12 +8,12 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
-from declarative.model.inputs import NodeInputs, Placed, VolumeInputs
+from declarative.model.inputs import NodeInputs, PlacedInputs, VolumeInputs
 from declarative.model.record import struct
 from declarative.model.resource import Offer
 from declarative.model.state import Address
 
-P = TypeVar("P", bound=Placed)
+P = TypeVar("P", bound=PlacedInputs)
 
 
 class Phase(StrEnum):

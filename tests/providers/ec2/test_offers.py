@@ -9,8 +9,8 @@ import pytest
 from declarative.model.inputs import data_of
 from declarative.model.resource import Offer, catalog_offers, merge_offers
 from declarative.model.spec.backend import Network
-from declarative.planner.make import make
-from declarative.planner.types import Op
+from declarative.planner.make import make_plan
+from declarative.planner.plan import Op
 from declarative.provider import PermanentError
 from declarative.render.plan import prices_line
 from providers.cloud import cloud
@@ -30,7 +30,7 @@ def planned(world, fleet, catalog=(), **more):
     """The plan of one fleet with the offers that there are of EC2."""
     desired = project(backends=[{**AWS, "catalog": list(catalog)}], fleets=[fleet], **more)
     offers = {"aws": merge_offers(catalog_offers(desired.backends["aws"]), reported())}
-    return make(desired, world.state(), replace(world.inventory(desired), offers=offers), world.now)
+    return make_plan(desired, world.state(), replace(world.inventory(desired), offers=offers), world.now)
 
 
 def made(plan):

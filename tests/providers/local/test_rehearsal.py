@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from declarative.model.diagnostic import Severity
-from declarative.planner.launchable import may_rehearse
-from declarative.planner.make import make
+from declarative.planner.make import make_plan
+from declarative.planner.offers import may_rehearse
 from declarative.serve.metrics import Metrics
 from declarative.serve.seen import LatestState, Recorded
 from providers.local import machine
@@ -23,7 +23,7 @@ def said(own, *fleets, world=None):
     """What a plan says of rehearsals, by address."""
     desired, world = declared(fleets=fleets), world or World()
     inventory = replace(world.inventory(desired), offers={"local": (local_offer(),)}, own_gpus=own)
-    plan = make(desired, world.state(), inventory, world.now)
+    plan = make_plan(desired, world.state(), inventory, world.now)
     assert not [d for d in plan.diagnostics if d.severity is Severity.ERROR]
     return {d.address: d.summary for d in plan.diagnostics if d.code == "rehearsal"}
 
@@ -48,7 +48,7 @@ def test_a_plan_names_gpus_that_the_machine_lacks(own, end):
 def test_a_plan_without_changes_says_it_again():
     world, desired = World(), declared(fleets=[GPUS])
     inventory = replace(world.inventory(desired), offers={"local": (local_offer(),)})
-    world.apply(make(desired, world.state(), inventory, world.now))
+    world.apply(make_plan(desired, world.state(), inventory, world.now))
     world.settle()
     assert list(said((), GPUS, world=world)) == ["fleet/gpu"]
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declarative.model.blocks import Shape
-from declarative.model.resource import Taken
+from declarative.model.resource import OthersShare
 from declarative.model.status import RankState
-from declarative.planner.inventory import busy
+from declarative.planner.inventory import blocks_of_others
 from declarative.provider import PermanentError, PermanentKind, TransientError
 from providers.slurm import cluster, jobs
 from providers.slurm.cluster import Share
@@ -274,8 +274,8 @@ def test_down_is_said_once(states, words):
 def test_what_others_hold_never_leaves_more_than_there_is(held):
     """The free blocks fit beside it in every dimension, and each busy one is somebody's."""
     shape = Shape(cpu=8, memory_mib=8000, gpus=8)
-    taken = [Taken(holder=str(i), cpu=c, memory_mib=m, gpus=g) for i, (c, m, g) in enumerate(held)]
-    found = busy(shape, 8, taken, {0})
+    taken = [OthersShare(holder=str(i), cpu=c, memory_mib=m, gpus=g) for i, (c, m, g) in enumerate(held)]
+    found = blocks_of_others(shape, 8, taken, {0})
     assert 0 not in found
     free = 8 - len(found)
     sums = [sum(one[i] for one in held) for i in range(3)]

@@ -13,7 +13,7 @@ from declarative.language.loader import load
 from declarative.model.diagnostic import InvalidError, Severity
 from declarative.model.state import Address, State
 from declarative.planner.inventory import Inventory
-from declarative.planner.limits import work
+from declarative.planner.limits import planned_work
 from declarative.planner.permit import causes_of
 from declarative.render.data import plan_json
 from declarative.render.html import plan_html
@@ -174,6 +174,6 @@ def test_a_volume_s_variable_that_hosts_set_is_not_unset(tmp_path):
 
 def test_what_hosts_are_told_counts_as_work_of_a_plan():
     def units(*envs):
-        return work(desired(*envs), State(), Inventory())["fleet/rack"]
+        return planned_work(desired(*envs), State(), Inventory())["fleet/rack"]
 
     assert units({f"A{i}": "x" * 1000 for i in range(100)}, {}) > units({}, {}) + 10

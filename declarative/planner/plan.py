@@ -14,7 +14,7 @@ from declarative.model.record import struct
 from declarative.model.resource import Desired
 from declarative.model.state import Address, Renamed, Spent
 from declarative.placement.problem import Refusal, Remedy, Suggestion
-from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, of_warnings
+from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, warning_health
 
 FORMAT_VERSION = 1
 ROUNDING = 1e-6
@@ -51,7 +51,7 @@ class Reason(StrEnum):
     DESTROY = "destroy"
 
 
-def adopted(inputs: Inputs | None) -> str | None:
+def adopted_id(inputs: Inputs | None) -> str | None:
     """The id of the adopted instance or volume; None for a node or volume that was made."""
     if isinstance(inputs, NodeInputs):
         return inputs.instance_id
@@ -122,7 +122,7 @@ class Action:
     @property
     def forgets(self) -> bool:
         """Whether a delete only forgets: an adopted thing, or one to be kept, stays as it is."""
-        return self.op is Op.DELETE and (self.forget or adopted(self.before) is not None)
+        return self.op is Op.DELETE and (self.forget or adopted_id(self.before) is not None)
 
     @property
     def of_gone(self) -> bool:
@@ -465,7 +465,7 @@ class Plan:
         at.
         """
         unfit = [h for h in self.observed.unfit if not (self.basis.offline and h.state == LEFT_OUT)]
-        return (*unfit, *of_warnings(self.diagnostics))
+        return (*unfit, *warning_health(self.diagnostics))
 
     @property
     def unreadable_backends(self) -> tuple[str, ...]:

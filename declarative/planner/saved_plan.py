@@ -24,15 +24,15 @@ from declarative.model.manifest import Manifest
 from declarative.model.record import struct
 from declarative.model.schema import Problem, decode, encode
 from declarative.model.spec import Backend
-from declarative.planner.assumptions import AGAIN, Facts, digest
-from declarative.planner.types import Action, Fallback, Op, Plan
+from declarative.planner.facts import AGAIN, Facts, digest
+from declarative.planner.plan import Action, Fallback, Op, Plan
 
 FILE_VERSION = 1
 """The format of the file and of its actions: raised when another version would do them otherwise."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedPlan:
     """A plan with everything that `apply` needs of it."""
 
     plan: Plan
@@ -82,7 +82,7 @@ def layout() -> str:
     return digest(found).removeprefix("sha256:")[:12]
 
 
-def dump(saved: Saved) -> str:
+def dump(saved: SavedPlan) -> str:
     """The file's text: the same plan, the same bytes."""
     plan = saved.plan
     # Source lines may hold anything: only the findings and their places are kept.
@@ -109,7 +109,7 @@ def dump(saved: Saved) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
 
 
-def load(text: str, name: str, version: str) -> Saved:
+def load(text: str, name: str, version: str) -> SavedPlan:
     """The plan in a file's text; `InvalidError` with one finding if it cannot be used.
 
     `name` is the file's, `version` this tool's: for the messages.
@@ -133,7 +133,7 @@ def load(text: str, name: str, version: str) -> Saved:
             raise BadDataError("the digest of the facts").at("facts_digest")
     except BadDataError as bad:
         raise _no_plan(name, str(bad)) from None
-    return Saved(
+    return SavedPlan(
         plan=file.plan,
         facts=file.facts,
         backends=backends,

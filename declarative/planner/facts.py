@@ -24,8 +24,8 @@ from declarative.model.state import Address, Record, State
 from declarative.model.status import BOOTING, NodeState, Readiness
 from declarative.placement.filters import lacks_hard, lacks_runtime
 from declarative.planner.actions import is_used_up
-from declarative.planner.inventory import LOSABLE, Inventory, effective, rank_of
-from declarative.planner.types import Op, Plan
+from declarative.planner.inventory import LOSABLE, Inventory, observed_state, rank_holding
+from declarative.planner.plan import Op, Plan
 
 AGAIN = "plan again: `fleetform plan --out FILE`"
 
@@ -69,20 +69,20 @@ def digest(data: Any) -> str:
     return "sha256:" + hashlib.sha256(canonical(data).encode()).hexdigest()
 
 
-def used(plan: Plan, state: State, inventory: Inventory) -> Facts:
+def facts_used(plan: Plan, state: State, inventory: Inventory) -> Facts:
     """The facts that `plan`, made of this state and inventory, relies on."""
-    known = effective(state, inventory)
+    known = observed_state(state, inventory)
     ranks = _freed(plan, state, known) | _beside(plan, known) | _stayed(plan, known)
     return _facts(plan, state, inventory, ranks)
 
 
-def again(plan: Plan, before: Facts, state: State, inventory: Inventory) -> Facts:
+def facts_now(plan: Plan, before: Facts, state: State, inventory: Inventory) -> Facts:
     """The facts that `before` names, as they are now."""
     return _facts(plan, state, inventory, before.ranks)
 
 
 def _facts(plan: Plan, state: State, inventory: Inventory, ranks: Iterable[str]) -> Facts:
-    known = effective(state, inventory)
+    known = observed_state(state, inventory)
     working = _working(plan, known) - {a.address.name for a in plan.of(Op.CREATE, "node")}
     unknown = Readiness(state=NodeState.UNKNOWN)
     return Facts(
@@ -146,8 +146,8 @@ def _freed(plan: Plan, state: State, known: State) -> set[str]:
     """Ranks that give back by themselves what the plan gives to others, changes or deletes."""
     touched = {address for a in plan.actions for address in (a.address, *a.holds)}
     holders = (*state.of("reservation"), *state.of("attachment"))
-    freed = {name for r in holders if r.address not in known.records and (name := rank_of(r))}
-    return {name for r in holders if (name := rank_of(r)) in freed and name and r.needs & touched}
+    freed = {name for r in holders if r.address not in known.records and (name := rank_holding(r))}
+    return {name for r in holders if (name := rank_holding(r)) in freed and name and r.needs & touched}
 
 
 def _beside(plan: Plan, known: State) -> set[str]:
@@ -163,7 +163,7 @@ def _stayed(plan: Plan, known: State) -> set[str]:
     """Ranks that run anew in the place that they hold. The place is given back when the old rank ends."""
     created = [a for a in plan.actions if a.op is Op.CREATE]
     held = {h for a in created for h in a.holds} - {a.address for a in created}
-    names = {rank_of(known.records[address]) for address in held & known.records.keys()}
+    names = {rank_holding(known.records[address]) for address in held & known.records.keys()}
     return {name for name in names if name and Address("rank", name) in known.records}
 
 
@@ -222,7 +222,7 @@ def record_difference(plan: Plan, state: State) -> Diagnostic | None:
     return None
 
 
-def differences(
+def changed_facts(
     before: Facts, after: Facts, reasons: Mapping[str, Readiness] | None = None
 ) -> tuple[Diagnostic, ...]:
     """The facts that have changed since the plan; `reasons` may say why a node is not ready."""

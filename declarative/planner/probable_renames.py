@@ -22,12 +22,12 @@ from declarative.model.resource import Desired, fleet_marks
 from declarative.model.schema import in_place
 from declarative.model.spec import Fleet
 from declarative.model.state import State
-from declarative.planner.launchable import allowed_backends, limits
-from declarative.planner.nodes import offer_of
-from declarative.planner.partial import group_of, names_of
+from declarative.planner.fleets import offer_of
+from declarative.planner.offers import allowed_backends, broken_limit
+from declarative.planner.plan import Action, Op, Plan, finding
+from declarative.planner.plan_part import group_of, names_of
 from declarative.planner.tasks import changed_fields
-from declarative.planner.types import Action, Op, Plan, finding
-from declarative.planner.volumes import keeps
+from declarative.planner.volumes import keeps_content
 
 MOST_NAMED = 3
 """Recorded things that are named of those that are alike."""
@@ -222,7 +222,7 @@ def _volumes_in_place(desired: Desired, state: State, olds: Collection[str]) -> 
     for before in _kinds(recorded):  # volumes of a count are alike: each kind is compared once
         numbers = {name.rpartition("-")[2]: name for name in before}
         for after in after_kinds:
-            if keeps(recorded[before[0]], declared[after[0]]):
+            if keeps_content(recorded[before[0]], declared[after[0]]):
                 for new in after:
                     same = numbers.get(new.rpartition("-")[2])
                     yield from ((old, new) for old in ((same,) if same else before[:MOST_NAMED]))
@@ -293,6 +293,6 @@ def _fleets(desired: Desired, state: State) -> list[tuple[str, str]]:
         for new, fleet in fresh.items():
             marks, fixed = fleet_marks(fleet), in_place(Fleet)
             same = all(getattr(record.node, key) == marks[key] for key in marks if key not in fixed)
-            if same and limits(fleet, allowed_backends(desired, fleet), offer_of(record)) is None:
+            if same and broken_limit(fleet, allowed_backends(desired, fleet), offer_of(record)) is None:
                 out.append((old, new))
     return out

@@ -16,9 +16,8 @@ from fnmatch import fnmatchcase
 from declarative.model.inputs import NodeInputs
 from declarative.model.state import Address, Record, State, natural, rank_name
 from declarative.model.status import NodeState, Readiness
-from declarative.planner.nodes import node_of
-from declarative.planner.preview import held_by
-from declarative.planner.types import (
+from declarative.planner.fleets import node_of
+from declarative.planner.plan import (
     Action,
     NodePreview,
     Op,
@@ -30,12 +29,13 @@ from declarative.planner.types import (
     Unplaced,
     total_price,
 )
+from declarative.planner.preview import held_by
 
 Groups = Mapping[str, Collection[str]]
 KEPT = ReservationStatus.KEPT
 
 
-def partial(
+def part_of_plan(
     plan: Plan, state: State, targets: Iterable[str], excludes: Iterable[str], sizes: Mapping[str, int]
 ) -> Plan:
     """The part of the plan that is asked for. `state` is the records with what was observed; `sizes` are the
@@ -65,7 +65,7 @@ def partial(
     return replace(found, scope=replace(plan.scope, part=part))
 
 
-def roomy(plan: Plan, again: Callable[..., Plan], cut: Callable[[Plan], Plan], state: State) -> Plan:
+def part_with_room(plan: Plan, again: Callable[..., Plan], cut: Callable[[Plan], Plan], state: State) -> Plan:
     """The part that `cut` makes of a plan. Tasks that are left out take no place from those of the part.
 
     If a task of the part is refused, this plans `again` without the tasks that are left out and of which
@@ -80,7 +80,7 @@ def roomy(plan: Plan, again: Callable[..., Plan], cut: Callable[[Plan], Plan], s
     aside = (refused | left_out) - {record.task for record in state.records.values()}
     if not aside:
         return part
-    found = cut(again(aside=frozenset(aside)))
+    found = cut(again(without_tasks=frozenset(aside)))
     assert found.scope.part is not None
     groups = {f"task/{name}" for name in left_out & aside}
     both = replace(
@@ -91,7 +91,7 @@ def roomy(plan: Plan, again: Callable[..., Plan], cut: Callable[[Plan], Plan], s
     return replace(found, scope=replace(found.scope, part=both))
 
 
-def without(plan: Plan, state: State, barred: Iterable[str]) -> Plan:
+def without_groups(plan: Plan, state: State, barred: Iterable[str]) -> Plan:
     """All but these groups and what needs them."""
     groups = _groups(plan.actions)
     held_up = closure(set(barred) & groups.keys(), _reverse(_needs(plan.actions, groups)))
@@ -167,7 +167,7 @@ def _unplaced(whole: Unplaced, tasks: frozenset[str]) -> Unplaced:
     )
 
 
-def addresses_of(plan: Plan, state: State | None = None) -> frozenset[str]:
+def possible_targets(plan: Plan, state: State | None = None) -> frozenset[str]:
     """The possible targets in a plan, and in what is recorded."""
     items = (*plan.actions, *(state.records.values() if state else ()))
     tasks = (f"task/{r.task}" for r in plan.unplaced.refusals)
@@ -199,7 +199,7 @@ def _group_of_id(action: str) -> str:
     return f"task/{name.partition('.')[0].rpartition('-')[0]}"
 
 
-def is_meant(item: Action | Record, targets: Sequence[str], excludes: Sequence[str]) -> bool:
+def is_selected(item: Action | Record, targets: Sequence[str], excludes: Sequence[str]) -> bool:
     """Whether `--target` and `--exclude` ask for an action or a record by one of its names."""
     names = {str(item.address): names_of(item)}
     return bool(not targets or _meant(names, targets)) and not _meant(names, excludes)
