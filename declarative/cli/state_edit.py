@@ -155,7 +155,7 @@ def push(session: ProjectSession, file: str, force: bool, lock_timeout: float | 
     It refuses a state of another lineage, one that is not newer, and one that contradicts itself. An empty
     state takes it over as it is. A backup of the old state is written first.
     """
-    from declarative.store.manual_edits import may_push
+    from declarative.store.push import may_push
     from declarative.store.snapshot import check_types, dump, parse, read
 
     pushed, held = parse(read(_read(file), "what came on stdin" if file == "-" else file))
@@ -257,7 +257,7 @@ def _bring_back(
     options: dict[str, Any],
     data: dict[str, Any],
 ) -> int:
-    from declarative.store.manual_edits import may_push
+    from declarative.store.push import may_push
 
     store = session.state.open(desired, write=True, typed=False, anew=True)
     with session.state.lock(store, "state restore", options["lock_timeout"]) as writer:

@@ -79,18 +79,19 @@ def actor_of(connection: Connection) -> dict[str, str | None]:
 def note(
     connection: Connection,
     op: str,
-    address: Address,
+    about: Address | Record,
     now: float,
-    *,
-    backend: str | None = None,
-    generation: int = 1,
     inputs: Mapping[str, Any] | None = None,
+    *,
     by: Mapping[str, str] | None = None,
 ) -> None:
-    """Write that something was done which no backend's intent tells of.
+    """Log an operation that calls no backend.
 
     `by` are the `host` and `doing` of one who does not hold the lock.
     """
+    record = about if isinstance(about, Record) else None
+    address = about.address if isinstance(about, Record) else about
+    backend = record.backend if record else None
     detail = {"backend": backend, **(inputs or {}), **actor_of(connection), **(by or {})}
     events.noted(connection, now, op, address, detail)
     connection.insert(
@@ -102,7 +103,7 @@ def note(
             "op": op,
             "address": str(address),
             "backend": backend,
-            "generation": generation,
+            "generation": record.generation if record else 1,
             "token": "",
             "inputs": dict(inputs or {}),
             "needs": [],
@@ -352,3 +353,19 @@ def made_of(connection: Connection, intent: Intent, outputs: Mapping[str, Any] |
         needs=intent.needs,
         generation=intent.generation,
     )
+
+
+def may_prune(connection: Connection, keep: int) -> bool:
+    """Whether there are more operations than `keep`, or more events than are kept."""
+    more = "SELECT count(*) FROM (SELECT id FROM operations LIMIT 1 OFFSET :its_offset) AS more"
+    old = f"SELECT (coalesce(max(id) - min(id), 0)) / {events.KEPT} FROM events"
+    return bool(connection.execute(f"SELECT ({more}) + ({old})", its_offset=keep).scalar())
+
+
+def prune(connection: Connection, keep: int) -> None:
+    """Drop the oldest ended operations beyond the last `keep`."""
+    last = "SELECT id FROM operations ORDER BY id DESC LIMIT 1 OFFSET :its_offset"
+    oldest = connection.execute(last, its_offset=keep).scalar()
+    if oldest is not None:
+        old = "DELETE FROM operations WHERE id <= :its_id AND ended_at IS NOT NULL"
+        connection.execute(old, its_id=oldest)

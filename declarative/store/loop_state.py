@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from declarative.model.record import struct
@@ -121,20 +119,6 @@ def read_approvals(connection: Connection) -> tuple[Approval, ...]:
     )
 
 
-def await_approval(connection: Connection, wanted: Mapping[str, Sequence[str]], now: float) -> None:
-    """Replace what waits, by digest. Anything else is forgotten, with its approval."""
-    known = {found.digest for found in read_approvals(connection)}
-    gone = sorted(known - wanted.keys())
-    if gone:
-        connection.execute("DELETE FROM approvals WHERE digest IN (:its_digests)", its_digests=gone)
-    new = [
-        {"digest": digest, "steps": list(steps), "since": now}
-        for digest, steps in wanted.items()
-        if digest not in known
-    ]
-    connection.insert("approvals", *new)
-
-
 def approve(connection: Connection, digest: str, now: float) -> bool:
     """Whether that waits; it is approved from now on."""
     actor = connection.database.actor
@@ -161,12 +145,6 @@ def read_left_alone(connection: Connection) -> tuple[Outage, ...]:
         )
         for r in rows
     )
-
-
-def leave_alone(connection: Connection, found: Sequence[Outage]) -> None:
-    """Replace the backends that are left alone."""
-    connection.execute("DELETE FROM left_alone")
-    connection.insert("left_alone", *map(asdict, found))
 
 
 # ---------------------------------------------------------------------------------------- webhooks

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Address, Spent, State
 from declarative.model.status import Outage
-from declarative.store import events, journal, loop_state, record_changes, records, seal, snapshot, spending
+from declarative.store import events, journal, loop_state, records, seal, snapshot, spending
 from declarative.store.consistency import HeldBlocks
 from declarative.store.consistency import check as contradictions
 from declarative.store.errors import RetryWhileAway, StateError, once, retried
@@ -370,10 +370,10 @@ class Store:
 
 def _prune(database: Database) -> None:
     with database.reading() as connection:
-        if not record_changes.may_prune(connection, KEPT_OPERATIONS):
+        if not journal.may_prune(connection, KEPT_OPERATIONS):
             return
     with database.writing() as connection:
-        record_changes.prune(connection, KEPT_OPERATIONS)
+        journal.prune(connection, KEPT_OPERATIONS)
         events.prune(connection)
 
 

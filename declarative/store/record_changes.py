@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,27 +27,6 @@ DETACHED = (
 
 
 # ---------------------------------------------------------------------------------------- the journal
-
-
-def begin(
-    connection: Connection, op: str, address: Address, needs: Iterable[Address], values: Mapping[str, Any]
-) -> Intent:
-    """Write an intent, or take up the one that is open. `values` are the columns that each try writes."""
-    earlier = records.open_intents(connection, address)
-    if op == "delete":
-        records.unneeded(connection, address)
-    else:
-        records.require(connection, address, needs)
-    if op in earlier:
-        return journal.take_up(connection, earlier[op], values)
-    if op == "create" and earlier:
-        raise journal.left_open(address, earlier)
-    generation, its_token = journal.identify(connection, op, address, values["inputs"])
-    if op == "create":
-        journal.name_is_free(connection, address, generation)
-        raise_generation(connection, address, generation, generation - 1)
-        forget_status(connection, address)
-    return journal.begin(connection, op, address, (generation, its_token), values)
 
 
 def close(connection: Connection, intent: Intent, now: float, result: str, error: str | None = None) -> bool:
@@ -84,42 +63,17 @@ def finish(
         still_open = "address = :its_address AND ended_at IS NULL"
         connection.update("operations", end, still_open, its_address=str(intent.address))
     else:
-        _put(connection, journal.made_of(connection, intent, outputs), idle_since, now, intent.begun_at)
+        put_made(connection, journal.made_of(connection, intent, outputs), idle_since, now, intent.begun_at)
     return True
-
-
-def finishing(
-    intent: Intent,
-    outputs: Mapping[str, Any] | None,
-    idle_since: float | None,
-    now: float,
-    *,
-    observed: bool = False,
-) -> Callable[[Connection], object]:
-    """The step of `finish`; `observed` as of `counted`."""
-    return counted(lambda c: finish(c, intent, outputs, idle_since, now), observed=observed)
-
-
-def adopt(
-    connection: Connection, record: Record, intent: Intent | None, idle_since: float | None, now: float
-) -> None:
-    """Record what was found, and end its intent."""
-    if intent is not None and not close(connection, intent, now, "adopted"):
-        return
-    if intent is None:
-        if records.record(connection, record.address) == record:
-            return  # adopted before
-        raise_generation(connection, record.address, record.generation)
-    _put(connection, record, idle_since, now, intent.begun_at if intent else None)
-    count_up(connection)
 
 
 # ---------------------------------------------------------------------------------------- records
 
 
-def _put(
+def put_made(
     connection: Connection, made: Record, idle_since: float | None, now: float, started: float | None
 ) -> None:
+    """Record what a call made or changed, that was `started` then, with all that follows from it."""
     if made.address.kind in COUNTED:
         made = _dated(connection, made, now)
     new = put_record(connection, made, {"detached_since": now} if made.address.kind == records.VOLUME else {})
@@ -152,50 +106,11 @@ def remove(connection: Connection, address: Address, now: float) -> bool:
     return gone
 
 
-def set_needs(connection: Connection, address: Address, needs: Iterable[Address]) -> None:
-    """Write what a record holds on to."""
-    if records.record(connection, address) is None:
-        raise StateError("not-recorded", f"{address} is not recorded")
-    records.require(connection, address, needs)
-    replace_needs(connection, address, needs)
-
-
-def note(connection: Connection, notes: Mapping[Address, Mapping[str, Any]]) -> None:
-    """Add to the outputs of those records that are there."""
-    for address, more in notes.items():
-        have = records.record(connection, address)
-        if have is not None:
-            put_record(connection, replace(have, outputs={**have.outputs, **more}))
-
-
 def _volumes(addresses: Iterable[Address]) -> list[Address]:
     return [address for address in addresses if address.kind == records.VOLUME]
 
 
 # ---------------------------------------------------------------------------------------- blocks
-
-
-def reserve(connection: Connection, record: Record, node: str, wanted: tuple[int, ...]) -> None:
-    """Record a reservation and its blocks."""
-    record = replace(record, needs=record.needs | {Address(records.NODE, node)})
-    _fits(connection, record.address, node, wanted)
-    if records.record(connection, record.address):
-        if records.held_by(connection, record.address) == {(node, block) for block in wanted}:
-            return
-        raise StateError("exists", f"{record.address} holds other blocks; it has to be released first")
-    taken = records.holders(connection, node, wanted)
-    if taken:
-        raise _double_booking(record.address, node, taken)
-    put_record(connection, record)
-    raise_generation(connection, record.address, record.generation)
-    try:
-        text = str(Address(records.NODE, node))
-        held = [{"node": text, "block": b, "reservation": str(record.address)} for b in wanted]
-        connection.insert("reserved_blocks", *held)
-    except ConstraintError as error:
-        raise _double_booking(record.address, node, {}) from error
-    put_node(connection, node, {"idle_since": None})
-    count_up(connection)
 
 
 def release(connection: Connection, reservation: Address, now: float) -> bool:
@@ -208,26 +123,6 @@ def release(connection: Connection, reservation: Address, now: float) -> bool:
         if connection.select("reserved_blocks", "WHERE node = :its_node LIMIT 1", **its).first() is None:
             put_node(connection, node, {"idle_since": now})
     return True
-
-
-def _fits(connection: Connection, address: Address, node: str, wanted: tuple[int, ...]) -> None:
-    where = records.record(connection, Address(records.NODE, node))
-    if where is None:
-        raise StateError("missing-need", f"{address} needs node/{node}, which is not recorded")
-    total = where.node.blocks
-    wrong = [block for block in wanted if not 0 <= block < total]
-    if wrong or not wanted:
-        what = f"block {wrong[0]}" if wrong else "no block"
-        raise StateError("no-such-block", f"{address} asks for {what} of node/{node}, which has {total}")
-
-
-def _double_booking(address: Address, node: str, taken: Mapping[int, str]) -> StateError:
-    held = ", ".join(f"block {block} is held by {who}" for block, who in sorted(taken.items()))
-    return StateError(
-        "double-booking",
-        f"{address} cannot have what it wants of node/{node}: {held or 'a block of it is held'}",
-        "run it again: the plan was made of what was there before",
-    )
 
 
 # ---------------------------------------------------------------------------------------- rows
@@ -323,16 +218,6 @@ def count_up(connection: Connection) -> None:
     connection.execute(COUNT_UP)
 
 
-def counted(step: Callable[[Connection], bool], *, observed: bool) -> Callable[[Connection], object]:
-    """A step that tells whether it changed a record: the serial moves then, if not `observed`."""
-
-    def run(connection: Connection) -> None:
-        if step(connection) and not observed:
-            count_up(connection)
-
-    return run
-
-
 def put_rank(connection: Connection, name: str, status: RankStatus) -> None:
     """Write how a rank is doing."""
     values = {
@@ -370,19 +255,3 @@ def note_detached(connection: Connection, now: float, volumes: Iterable[Address]
         connection.update(
             "resources", since, f"{DETACHED} AND address = :its_address", its_address=str(address)
         )
-
-
-def may_prune(connection: Connection, keep: int) -> bool:
-    """Whether there are more operations than `keep`, or more events than are kept."""
-    more = "SELECT count(*) FROM (SELECT id FROM operations LIMIT 1 OFFSET :its_offset) AS more"
-    old = f"SELECT (coalesce(max(id) - min(id), 0)) / {events.KEPT} FROM events"
-    return bool(connection.execute(f"SELECT ({more}) + ({old})", its_offset=keep).scalar())
-
-
-def prune(connection: Connection, keep: int) -> None:
-    """Drop the oldest ended operations beyond the last `keep`."""
-    last = "SELECT id FROM operations ORDER BY id DESC LIMIT 1 OFFSET :its_offset"
-    oldest = connection.execute(last, its_offset=keep).scalar()
-    if oldest is not None:
-        old = "DELETE FROM operations WHERE id <= :its_id AND ended_at IS NOT NULL"
-        connection.execute(old, its_id=oldest)

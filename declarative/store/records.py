@@ -249,6 +249,14 @@ def record(connection: Connection, address: Address) -> Record | None:
     )
 
 
+def recorded(connection: Connection, address: Address) -> Record:
+    """One record; `StateError` not-recorded if there is none."""
+    found = record(connection, address)
+    if found is None:
+        raise StateError("not-recorded", f"{address} is not recorded")
+    return found
+
+
 def needed(connection: Connection, address: Address) -> frozenset[Address]:
     """The addresses that a record needs."""
     held = connection.execute(f"SELECT needed FROM needs {BY_ADDRESS}", its_address=str(address))

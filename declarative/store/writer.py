@@ -1,33 +1,34 @@
 """The writer: only it changes a state. It holds the lock, and writes each step whole or not at all.
 
-Many threads may call it; their steps are committed together, see `commit_queue`. `record_changes` has
-what a step writes. For a state on a server it reads and writes a mirror, see `server.mirror`. A `retried`
-method may be done twice, because the first time may have succeeded: see `errors.retried`.
+Many threads may call it; their steps are committed together, see `commit_queue`. For a state on a server it
+reads and writes a copy in memory, see `server.mirror`. `record_changes` has what several steps share.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from dataclasses import asdict, replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from declarative.model.state import Address, Intent, Record, State
+from declarative.model.state import DRAINED, Address, Intent, Record, State
 from declarative.model.status import Drain, Outage, RankStatus, Readiness
-from declarative.store import events, journal, lock, loop_state, manual_edits, record_changes, records, seal
+from declarative.store import events, journal, lock, loop_state, push, record_changes, records, seal
 from declarative.store.commit_queue import CommitQueue, PendingCommit
 from declarative.store.consistency import HeldBlocks
-from declarative.store.errors import RetryWhileAway, StateError, once, retried
+from declarative.store.errors import ConstraintError, RetryWhileAway, StateError, once
 from declarative.store.journal import Permit
 from declarative.store.lease import LockInfo, boottime
-from declarative.store.rename import RenameMap
+from declarative.store.records import NODE, RESERVATION
+from declarative.store.rename import RenameMap, renamed
 from declarative.store.schema import stored
 from declarative.store.snapshot import OPS
 from declarative.store.sql import Connection, Database
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 LET = "reconcile"
 """The journal's word for what a loop permits."""
@@ -39,6 +40,20 @@ _DIGITS = re.compile(r"\d+")
 
 LATEST = 1 << 42
 """No real epoch is as high (milliseconds until the year 2109)."""
+
+
+def step(method: Callable[Concatenate[Writer, Connection, P], T]) -> Callable[Concatenate[Writer, P], T]:
+    """A method that is one step: it gets the transaction, and returns once that is committed.
+
+    It is done again when the database was away, or another thread's step failed: only for what may be done
+    twice, see `errors.RetryWhileAway`.
+    """
+
+    @functools.wraps(method)
+    def call(self: Writer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._retry(lambda: self._write(lambda connection: method(self, connection, *args, **kwargs)))
+
+    return call
 
 
 class Writer:
@@ -53,12 +68,13 @@ class Writer:
         seconds: float = lock.LEASE_SECONDS,
     ) -> None:
         """`seconds` is how long a lease lasts."""
+        self.lease = lease
+        self._retry = retry
         self._seconds = seconds
         self._ends = lease.ends or 0.0
         self._database = database
         self._at = database.for_writer(lease)
         """Where steps are done."""
-        self._retry = retry
         self._clock = clock
         self._commits = CommitQueue(self._at, self._begin, self._written)
         self._changed = False
@@ -69,12 +85,11 @@ class Writer:
         """The last state that was read, and its version."""
         self._lineage: str | None = None
         """The state's id, once it is known."""
-        self.lease = lease
 
-    def _write(self, step: Callable[[Connection], T]) -> T:
+    def _write(self, work: Callable[[Connection], T]) -> T:
         """Return the result of a step once it is committed, alone or with others."""
         try:
-            return self._commits.do(step)
+            return self._commits.do(work)
         finally:
             self._version += 1
 
@@ -90,7 +105,7 @@ class Writer:
 
     @contextmanager
     def _write_whole(self) -> Iterator[Connection]:
-        """A step that concerns more than a copy holds."""
+        """A step that concerns more than a mirror holds."""
         with self._commits.alone():
             try:
                 with self._database.writing() as connection:
@@ -116,38 +131,57 @@ class Writer:
             self._write(lambda connection: seal.put(connection, state))
             self._sealed = True
 
+    # ------------------------------------------------------------------------------------ reading
+
+    def _read(self, query: Callable[[Connection], T]) -> T:
+        """What a query finds in what this writer works on."""
+
+        def read() -> T:
+            with self._at.reading() as connection:
+                return query(connection)
+
+        return self._retry(read)
+
+    def _read_journal(self, query: Callable[[Connection], T]) -> T:
+        """What a query finds in the database itself: a mirror has no ended entries and no events."""
+
+        def read() -> T:
+            with self._database.reading() as connection:
+                return query(connection)
+
+        return self._retry(read)
+
     def _read_last(self) -> State | None:
         """The last state that was read, if nothing was written since."""
         known = self._known
         return known[1] if known is not None and known[0] == self._version else None
 
-    @retried
     def state(self) -> State:
         """The whole state. Nobody else changes it, so it is read anew only after a write."""
         version, state = self._version, self._read_last()
         if state is None:
-            with self._at.reading() as connection:
-                state = seal.load(connection)
+            state = self._read(seal.load)
             self._known = version, state
         return state
 
-    @retried
-    def create_with(self, its_token: str) -> Intent | None:
-        """The create that was started with a token, ended or not; None if the journal has none."""
-        with self._database.reading() as connection:
-            return records.create_with(connection, its_token)
-
-    @retried
     def part(self, wanted: Iterable[Address]) -> State:
         """The records of `wanted` and all that they need, with their ranks' statuses: cheap at any size."""
-        with self._at.reading() as connection:
-            return records.part(connection, wanted)
+        addresses = set(wanted)
+        return self._read(lambda connection: records.part(connection, addresses))
 
-    @retried
     def record(self, address: Address) -> Record | None:
         """One record, or None."""
-        with self._at.reading() as connection:
-            return records.record(connection, address)
+        return self._read(lambda connection: records.record(connection, address))
+
+    def create_with(self, its_token: str) -> Intent | None:
+        """The create that was started with a token, ended or not; None if the journal has none."""
+        return self._read_journal(lambda connection: records.create_with(connection, its_token))
+
+    def permits_since(self, since: float) -> tuple[Permit, ...]:
+        """What loops have permitted since then."""
+        return self._read_journal(lambda connection: journal.permits_since(connection, LET, since))
+
+    # ------------------------------------------------------------------------------------ the lock
 
     def renew(self, seconds: float) -> None:
         """Move the end of the lease; `StateError` stale-lease if it is another one's by now."""
@@ -185,76 +219,84 @@ class Writer:
         self.lease = self._write(lambda connection: lock.count_above(connection, self.lease, newest))
         return True
 
-    @retried
+    # ------------------------------------------------------------------------------------ the project
+
     def ensure_lineage(self) -> str:
         """The id of this state: made at random once, before its first write."""
         state = self._read_last()
-        self._lineage = self._lineage or (state and state.lineage) or self._write(journal.lineage)
+        self._lineage = self._lineage or (state and state.lineage) or self._make_lineage()
         return self._lineage
 
-    @retried
+    @step
+    def _make_lineage(self, connection: Connection) -> str:
+        return journal.lineage(connection)
+
     def project(self) -> str | None:
         """The project whose state this is; None if unknown."""
-        with self._at.reading() as connection:
-            return records.named(connection, "project")
+        return self._read(lambda connection: records.named(connection, "project"))
 
-    @retried
     def claim(self, project: str) -> None:
         """Write down the project whose state this is."""
+        self._lineage = self._claim(project)
 
-        def step(connection: Connection) -> str:
-            connection.update("meta", {"project": project})
-            return journal.lineage(connection)
+    @step
+    def _claim(self, connection: Connection, project: str) -> str:
+        connection.update("meta", {"project": project})
+        return journal.lineage(connection)
 
-        self._lineage = self._write(step)
+    # ------------------------------------------------------------------------------------ the loop
 
-    @retried
-    def permit(self, causes: Mapping[str, str]) -> None:
+    @step
+    def permit(self, connection: Connection, causes: Mapping[str, str]) -> None:
         """Write into the journal what a loop is about to do, and why. Its budgets count these."""
         now = self._clock()
+        for address, cause in causes.items():
+            journal.note(connection, LET, Address.parse(address), now, {"cause": cause})
 
-        def step(connection: Connection) -> None:
-            for address, cause in causes.items():
-                journal.note(connection, LET, Address.parse(address), now, inputs={"cause": cause})
-
-        self._write(step)
-
-    @retried
-    def permits_since(self, since: float) -> tuple[Permit, ...]:
-        """What loops have permitted since then."""
-        with self._database.reading() as connection:
-            return journal.permits_since(connection, LET, since)
-
-    @retried
     def note_waiting(self, why: Mapping[str, str]) -> None:
         """Write down why tasks have no place, if that is news: numbers alone, such as of nodes, are none."""
-        with self._database.reading() as connection:
-            known = events.waiting(connection)
-        before = {task: _DIGITS.sub("#", found.why) for task, found in known.items()}
-        fresh = {task: text for task, text in why.items() if before.get(task) != _DIGITS.sub("#", text)}
-        if fresh:
-            self._write(lambda connection: events.note_waiting(connection, self._clock(), fresh))
+        known = self._read_journal(events.waiting)
+        before = {task: _DIGITS.sub("#", waiting.why) for task, waiting in known.items()}
+        news = {task: text for task, text in why.items() if before.get(task) != _DIGITS.sub("#", text)}
+        if news:
+            self._note_waiting(news)
 
-    @retried
-    def wait_for_approval(self, wanted: Mapping[str, Sequence[str]]) -> None:
-        """Write down what waits for a person, by digest; see `loop_state.await_approval`."""
-        self._write(lambda connection: loop_state.await_approval(connection, wanted, self._clock()))
+    @step
+    def _note_waiting(self, connection: Connection, news: Mapping[str, str]) -> None:
+        events.note_waiting(connection, self._clock(), news)
 
-    @retried
-    def leave_alone(self, found: Sequence[Outage]) -> None:
-        """Write down which backends are left alone; see `loop_state.leave_alone`."""
-        self._write(lambda connection: loop_state.leave_alone(connection, found))
+    @step
+    def wait_for_approval(self, connection: Connection, wanted: Mapping[str, Sequence[str]]) -> None:
+        """Replace what waits for a person, by digest. Anything else is forgotten, with its approval."""
+        known = {approval.digest for approval in loop_state.read_approvals(connection)}
+        gone = sorted(known - wanted.keys())
+        if gone:
+            connection.execute("DELETE FROM approvals WHERE digest IN (:its_digests)", its_digests=gone)
+        now = self._clock()
+        new = [
+            {"digest": digest, "steps": list(steps), "since": now}
+            for digest, steps in wanted.items()
+            if digest not in known
+        ]
+        connection.insert("approvals", *new)
+
+    @step
+    def leave_alone(self, connection: Connection, outages: Sequence[Outage]) -> None:
+        """Replace the backends that the loop leaves alone."""
+        connection.execute("DELETE FROM left_alone")
+        connection.insert("left_alone", *map(asdict, outages))
 
     # ------------------------------------------------------------------------------------ the journal
 
-    @retried
+    @step
     def begin(
         self,
+        connection: Connection,
         op: str,
         address: Address,
         backend: str | None,
         inputs: Mapping[str, Any],
-        needs: Iterable[Address] = (),
+        needs: Collection[Address] = (),
     ) -> Intent:
         """Commit an intent. Call it before every call to a backend that changes something.
 
@@ -264,7 +306,7 @@ class Writer:
         op, needs, self._changed = str(op), frozenset(needs), True
         if op not in OPS:
             raise ValueError(op)
-        values = {
+        values: dict[str, Any] = {
             "backend": backend,
             "inputs": stored(inputs),
             "needs": sorted(map(str, needs)),
@@ -272,11 +314,26 @@ class Writer:
             "place": self.lease.place,
             "tick": boottime(),
         }
-        return self._write(lambda connection: record_changes.begin(connection, op, address, needs, values))
+        earlier = records.open_intents(connection, address)
+        if op == "delete":
+            records.unneeded(connection, address)
+        else:
+            records.require(connection, address, needs)
+        if op in earlier:
+            return journal.take_up(connection, earlier[op], values)
+        if op == "create" and earlier:
+            raise journal.left_open(address, earlier)
+        generation, its_token = journal.identify(connection, op, address, values["inputs"])
+        if op == "create":
+            journal.name_is_free(connection, address, generation)
+            record_changes.raise_generation(connection, address, generation, generation - 1)
+            record_changes.forget_status(connection, address)
+        return journal.begin(connection, op, address, (generation, its_token), values)
 
-    @retried
+    @step
     def finish(
         self,
+        connection: Connection,
         intent: Intent,
         outputs: Mapping[str, Any] | None = None,
         *,
@@ -288,16 +345,21 @@ class Writer:
         `observed`: it only settles what ended by itself, so the serial stays. A node that was made is idle
         from `idle_since` on.
         """
-        self._write(record_changes.finishing(intent, outputs, idle_since, self._clock(), observed=observed))
+        if record_changes.finish(connection, intent, outputs, idle_since, self._clock()) and not observed:
+            record_changes.count_up(connection)
 
     def finish_soon(
         self, intent: Intent, outputs: Mapping[str, Any] | None = None, *, idle_since: float | None = None
     ) -> PendingCommit:
         """Like `finish`, but committed with the next step, or when it is settled."""
-        again = partial(self.finish, intent, outputs, idle_since=idle_since)
-        return PendingCommit(
-            self._commits, record_changes.finishing(intent, outputs, idle_since, self._clock()), again
-        )
+        now = self._clock()
+
+        def finish(connection: Connection) -> None:
+            if record_changes.finish(connection, intent, outputs, idle_since, now):
+                record_changes.count_up(connection)
+
+        again = functools.partial(self.finish, intent, outputs, idle_since=idle_since)
+        return PendingCommit(self._commits, finish, again)
 
     def fail(self, intent: Intent, error: str) -> None:
         """Close it without a change of the record: it is certain that nothing was made or changed.
@@ -306,50 +368,83 @@ class Writer:
         """
         self.close_intent(intent, "failed", error)
 
-    @retried
-    def close_intent(self, intent: Intent, result: str, error: str | None = None) -> None:
+    @step
+    def close_intent(
+        self, connection: Connection, intent: Intent, result: str, error: str | None = None
+    ) -> None:
         """End an open intent without a change of the record."""
-        self._write(lambda c: record_changes.close(c, intent, self._clock(), result, error))
+        record_changes.close(connection, intent, self._clock(), result, error)
 
     # ------------------------------------------------------------------------------------ blocks
 
-    @retried
-    def reserve(self, record: Record, node: str, blocks: Iterable[int]) -> None:
+    @step
+    def reserve(self, connection: Connection, record: Record, node: str, blocks: Collection[int]) -> None:
         """Record a reservation and its blocks; `StateError` double-booking if one of them is held.
 
         No backend takes part, so there is no intent. Doing it again is harmless.
         """
-        wanted = tuple(sorted(set(blocks)))
-        self._write(lambda connection: record_changes.reserve(connection, record, node, wanted))
+        wanted = sorted(set(blocks))
+        text = str(Address(NODE, node))
+        record = replace(record, needs=record.needs | {Address(NODE, node)})
+        _check_fit(connection, record.address, node, wanted)
+        if records.record(connection, record.address):
+            if records.held_by(connection, record.address) == {(node, block) for block in wanted}:
+                return
+            raise StateError("exists", f"{record.address} holds other blocks; it has to be released first")
+        taken = records.holders(connection, node, wanted)
+        if taken:
+            raise _double_booking(record.address, node, taken)
+        record_changes.put_record(connection, record)
+        record_changes.raise_generation(connection, record.address, record.generation)
+        try:
+            rows = [{"node": text, "block": b, "reservation": str(record.address)} for b in wanted]
+            connection.insert("reserved_blocks", *rows)
+        except ConstraintError as error:
+            raise _double_booking(record.address, node, {}) from error
+        record_changes.put_node(connection, node, {"idle_since": None})
+        record_changes.count_up(connection)
 
-    @retried
-    def release(self, reservation: Address, now: float, *, observed: bool = False) -> None:
+    @step
+    def release(
+        self, connection: Connection, reservation: Address, now: float, *, observed: bool = False
+    ) -> None:
         """Give a reservation's blocks back; a node whose last block it was is idle from `now`.
 
         `observed`: its rank ended by itself, so the serial stays. A missing reservation is harmless.
         """
-        self._write(
-            record_changes.counted(lambda c: record_changes.release(c, reservation, now), observed=observed)
-        )
+        if record_changes.release(connection, reservation, now) and not observed:
+            record_changes.count_up(connection)
 
     # ------------------------------------------------------------------------------------ recovery
 
-    @retried
-    def adopt(self, record: Record, intent: Intent | None = None, *, idle_since: float | None = None) -> None:
+    @step
+    def adopt(
+        self,
+        connection: Connection,
+        record: Record,
+        intent: Intent | None = None,
+        *,
+        idle_since: float | None = None,
+    ) -> None:
         """Record what was found at the backend, and end its intent.
 
         A node that was made is idle from `idle_since` on.
         """
-        self._write(lambda c: record_changes.adopt(c, record, intent, idle_since, self._clock()))
+        now = self._clock()
+        if intent is not None and not record_changes.close(connection, intent, now, "adopted"):
+            return
+        if intent is None:
+            if records.record(connection, record.address) == record:
+                return  # adopted before
+            record_changes.raise_generation(connection, record.address, record.generation)
+        record_changes.put_made(connection, record, idle_since, now, intent.begun_at if intent else None)
+        record_changes.count_up(connection)
 
-    @retried
-    def forget(self, address: Address, *, observed: bool = False) -> None:
+    @step
+    def forget(self, connection: Connection, address: Address, *, observed: bool = False) -> None:
         """Remove a record without a backend call: its absence was confirmed. A missing record is harmless."""
-        self._write(
-            record_changes.counted(
-                lambda c: record_changes.remove(c, address, self._clock()), observed=observed
-            )
-        )
+        if record_changes.remove(connection, address, self._clock()) and not observed:
+            record_changes.count_up(connection)
 
     # ------------------------------------------------------------------------------------ by hand
 
@@ -357,24 +452,65 @@ class Writer:
         """Write into the journal that a user did something to that; the serial stays."""
         self._write(lambda connection: journal.note(connection, op, address, self._clock()))
 
-    def drop(self, addresses: Iterable[Address]) -> None:
+    def drop(self, addresses: Collection[Address]) -> None:
         """Forget records without a backend call: the real things stay. Forgets all of them, or none."""
-        self._write(lambda connection: manual_edits.drop(connection, addresses, self._clock()))
+
+        def work(connection: Connection) -> None:
+            now = self._clock()
+            for address in sorted(set(addresses), key=records.by_address, reverse=True):  # users first
+                record = records.recorded(connection, address)
+                open_intents = records.open_intents(connection, address)
+                if open_intents:
+                    raise journal.left_open(address, open_intents)
+                journal.note(connection, "forget", record, now)
+                if address.kind == RESERVATION:
+                    record_changes.release(connection, address, now)
+                else:
+                    record_changes.remove(connection, address, now)
+            record_changes.count_up(connection)
+
+        self._write(work)
 
     def drain(self, node: Address, drain: Drain | None, reason: str | None = None) -> None:
         """Record that a node takes no new work or, with None, that it takes some again."""
-        self._write(lambda connection: manual_edits.drain(connection, node, drain, reason, self._clock()))
+
+        def work(connection: Connection) -> None:
+            record = records.recorded(connection, node)
+            outputs = {key: value for key, value in record.outputs.items() if key != DRAINED}
+            if drain:
+                outputs[DRAINED] = {"since": drain.since, "reason": drain.reason}
+            record_changes.put_record(connection, replace(record, outputs=outputs))
+            record_changes.count_up(connection)
+            op, inputs = ("drain" if drain else "undrain"), {"reason": reason} if reason else {}
+            journal.note(connection, op, record, self._clock(), inputs)
+
+        self._write(work)
 
     def move(self, names: RenameMap) -> dict[Address, Address]:
         """Rename records without a backend call; the old and new addresses."""
         with self._write_whole() as connection:
-            return manual_edits.move(connection, names, self._clock())
+            now = self._clock()
+            state, held, moves = renamed(records.load(connection), records.blocks(connection), names)
+            push.write(connection, state, held, now)
+            for old, new in moves.items():
+                journal.note(connection, "move", state.records[new], now, {"from": str(old)})
+            return moves
 
-    @retried
     def push(self, pushed: State, held: HeldBlocks, *, force: bool = False) -> bool:
         """Replace this state by one that was pulled; False if it is this one already."""
-        with self._write_whole() as connection:
-            return manual_edits.push(connection, pushed, held, self._clock(), force=force)
+
+        def replace_all() -> bool:
+            with self._write_whole() as connection:
+                present = records.load(connection)
+                if (pushed, held) == (present, records.blocks(connection)):
+                    return False
+                now, state = self._clock(), push.may_push(present, pushed, held, force=force)
+                push.write(connection, state, held, now)
+                its = Address("state", str(state.lineage))
+                journal.note(connection, "push", its, now, {"serial": state.serial})
+                return True
+
+        return self._retry(replace_all)
 
     # ------------------------------------------------------------------------------------ observations
 
@@ -382,65 +518,83 @@ class Writer:
         """Write how one rank is doing."""
         self.observe_ranks({name: status})
 
-    @retried
-    def observe_ranks(self, statuses: Mapping[str, RankStatus]) -> None:
+    @step
+    def observe_ranks(self, connection: Connection, statuses: Mapping[str, RankStatus]) -> None:
         """Write how ranks are doing; the serial stays."""
+        events.ranks_seen(connection, self._clock(), statuses)
+        for name, status in statuses.items():
+            record_changes.put_rank(connection, name, status)
 
-        def step(connection: Connection) -> None:
-            events.ranks_seen(connection, self._clock(), statuses)
-            for name, status in statuses.items():
-                record_changes.put_rank(connection, name, status)
-
-        self._write(step)
-
-    @retried
     def observe_nodes(self, readiness: Mapping[str, Readiness]) -> None:
         """Write whether nodes may take work; the serial stays. What is as it was is not written again for
         `records.SEEN_ANEW` seconds.
         """
         before = self.state().readiness
-        readiness = {
-            name: seen for name, seen in readiness.items() if records.is_news(before.get(name), seen)
-        }
-        if not readiness:
-            return
-        states = {name: (seen.state.value, seen.reason) for name, seen in readiness.items()}
+        news = {name: node for name, node in readiness.items() if records.is_news(before.get(name), node)}
+        if news:
+            self._observe_nodes(news)
 
-        def step(connection: Connection) -> None:
-            events.nodes_seen(connection, self._clock(), states)
-            for name, seen in readiness.items():
-                record_changes.put_node(connection, name, records.seen_values(seen))
+    @step
+    def _observe_nodes(self, connection: Connection, readiness: Mapping[str, Readiness]) -> None:
+        states = {name: (node.state.value, node.reason) for name, node in readiness.items()}
+        events.nodes_seen(connection, self._clock(), states)
+        for name, node in readiness.items():
+            record_changes.put_node(connection, name, records.seen_values(node))
 
-        self._write(step)
-
-    @retried
     def observe_again(self, at: float, known: State) -> State:
         """Write that all nodes were seen once more as they are recorded, and return the new state; the serial
         stays. `known` is what is recorded: it need not be read.
         """
-        seen = {name: replace(found, observed_at=at) for name, found in known.readiness.items()}
-        count = self._write(lambda c: c.update("node_status", {"observed_at": at}, "state IS NOT NULL"))
-        if count == len(seen):
-            self._known = self._version, replace(known, readiness=seen)
+        readiness = {name: replace(node, observed_at=at) for name, node in known.readiness.items()}
+        if self._date_nodes(at) == len(readiness):
+            self._known = self._version, replace(known, readiness=readiness)
         return self.state()
 
-    @retried
-    def set_idle(self, node: str, since: float | None) -> None:
+    @step
+    def _date_nodes(self, connection: Connection, at: float) -> int:
+        return connection.update("node_status", {"observed_at": at}, "state IS NOT NULL")
+
+    @step
+    def set_idle(self, connection: Connection, node: str, since: float | None) -> None:
         """Write when a node became idle, None for busy; the serial stays."""
-        self._write(lambda connection: record_changes.put_node(connection, node, {"idle_since": since}))
+        record_changes.put_node(connection, node, {"idle_since": since})
 
-    @retried
-    def note_detached(self) -> None:
+    @step
+    def note_detached(self, connection: Connection) -> None:
         """Count volumes without a detach time as detached from now on; the serial stays."""
-        self._write(lambda connection: record_changes.note_detached(connection, self._clock()))
+        record_changes.note_detached(connection, self._clock())
 
-    @retried
-    def set_needs(self, address: Address, needs: Iterable[Address]) -> None:
+    @step
+    def set_needs(self, connection: Connection, address: Address, needs: Collection[Address]) -> None:
         """Write the needs of a record: an ended rank has none; the serial stays."""
-        wanted = frozenset(needs)
-        self._write(lambda connection: record_changes.set_needs(connection, address, wanted))
+        records.recorded(connection, address)
+        records.require(connection, address, needs)
+        record_changes.replace_needs(connection, address, needs)
 
-    @retried
-    def note(self, notes: Mapping[Address, Mapping[str, Any]]) -> None:
+    @step
+    def note(self, connection: Connection, notes: Mapping[Address, Mapping[str, Any]]) -> None:
         """Add to the outputs of records; the serial stays. A missing record is harmless."""
-        self._write(lambda connection: record_changes.note(connection, notes))
+        for address, more in notes.items():
+            record = records.record(connection, address)
+            if record is not None:
+                record_changes.put_record(connection, replace(record, outputs={**record.outputs, **more}))
+
+
+def _check_fit(connection: Connection, address: Address, node: str, wanted: Sequence[int]) -> None:
+    record = records.record(connection, Address(NODE, node))
+    if record is None:
+        raise StateError("missing-need", f"{address} needs node/{node}, which is not recorded")
+    total = record.node.blocks
+    wrong = [block for block in wanted if not 0 <= block < total]
+    if wrong or not wanted:
+        what = f"block {wrong[0]}" if wrong else "no block"
+        raise StateError("no-such-block", f"{address} asks for {what} of node/{node}, which has {total}")
+
+
+def _double_booking(address: Address, node: str, taken: Mapping[int, str]) -> StateError:
+    held = ", ".join(f"block {block} is held by {who}" for block, who in sorted(taken.items()))
+    return StateError(
+        "double-booking",
+        f"{address} cannot have what it wants of node/{node}: {held or 'a block of it is held'}",
+        "run it again: the plan was made of what was there before",
+    )

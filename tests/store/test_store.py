@@ -486,9 +486,9 @@ def test_history_is_pruned(writer, store) -> None:
         make(writer, Address("volume", f"v-{n}"))
     open_one = writer.begin("create", NODE, "local", {})
     with engine(store).writing() as connection:
-        record_changes.prune(connection, 3)
+        journal.prune(connection, 3)
         assert connection.execute("SELECT count(*) FROM operations").scalar() == 3
-        record_changes.prune(connection, 0)
+        journal.prune(connection, 0)
         assert connection.execute("SELECT id FROM operations").scalars() == [open_one.id]
 
 

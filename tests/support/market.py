@@ -311,6 +311,6 @@ class Site:
 
         put = writer.seal
         writer.seal = seal  # type: ignore[method-assign]
-        writer._write = write  # type: ignore[method-assign]
+        writer._write = write  # type: ignore[assignment, method-assign]
         writer._commits.leave = leaves  # type: ignore[assignment, method-assign]
         self.market.alive = alive

@@ -1,17 +1,14 @@
-"""Changes that a user makes only in the state (`state mv`, `push`, `rm`), each in one transaction."""
+"""Whether a pushed state may replace the one that is there, and writing a whole state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from declarative.model.diagnostic import and_more
-from declarative.model.state import DRAINED, Address, Intent, State
-from declarative.model.status import Drain
+from declarative.model.state import Address, Intent, State
 from declarative.store import journal, record_changes, records, spending
 from declarative.store.consistency import HeldBlocks, check
 from declarative.store.errors import StateError
-from declarative.store.rename import RenameMap, renamed
 from declarative.store.sql import Connection
 
 MOST_NAMED = 5
@@ -161,63 +158,3 @@ def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> 
             for intent in left
         ),
     )
-
-
-def push(connection: Connection, pushed: State, held: HeldBlocks, now: float, *, force: bool) -> bool:
-    """Put a state that was pulled in the place of the one that is there; False if it is that one already."""
-    present = records.load(connection)
-    if (pushed, held) == (present, records.blocks(connection)):
-        return False
-    made = may_push(present, pushed, held, force=force)
-    write(connection, made, held, now)
-    journal.note(connection, "push", Address("state", str(made.lineage)), now, inputs={"serial": made.serial})
-    return True
-
-
-def move(connection: Connection, names: RenameMap, now: float) -> dict[Address, Address]:
-    """Rename records; the old and new addresses."""
-    made, held, moves = renamed(records.load(connection), records.blocks(connection), names)
-    write(connection, made, held, now)
-    for old, new in moves.items():
-        record = made.records[new]
-        journal.note(
-            connection,
-            "move",
-            new,
-            now,
-            backend=record.backend,
-            generation=record.generation,
-            inputs={"from": str(old)},
-        )
-    return moves
-
-
-def drain(connection: Connection, node: Address, drain: Drain | None, reason: str | None, now: float) -> None:
-    """Record that a node takes no new work or, with None, that it takes some again."""
-    have = records.record(connection, node)
-    if have is None:
-        raise StateError("not-recorded", f"{node} is not recorded")
-    outputs = {key: value for key, value in have.outputs.items() if key != DRAINED}
-    if drain:
-        outputs[DRAINED] = {"since": drain.since, "reason": drain.reason}
-    record_changes.put_record(connection, replace(have, outputs=outputs))
-    record_changes.count_up(connection)
-    done, more = ("drain" if drain else "undrain"), {"reason": reason} if reason else {}
-    journal.note(connection, done, node, now, backend=have.backend, generation=have.generation, inputs=more)
-
-
-def drop(connection: Connection, addresses: Iterable[Address], now: float) -> None:
-    """Forget records, each with its entry: first what needs others."""
-    for address in sorted(set(addresses), key=records.by_address, reverse=True):
-        have = records.record(connection, address)
-        if have is None:
-            raise StateError("not-recorded", f"{address} is not recorded")
-        opened = records.open_intents(connection, address)
-        if opened:
-            raise journal.left_open(address, opened)
-        journal.note(connection, "forget", address, now, backend=have.backend, generation=have.generation)
-        if address.kind == records.RESERVATION:
-            record_changes.release(connection, address, now)
-        else:
-            record_changes.remove(connection, address, now)
-    record_changes.count_up(connection)
