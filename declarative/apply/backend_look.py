@@ -282,8 +282,8 @@ class _BackendLook:
         """
         started: dict[str, set[str]] = {}
         for record in self._nodes:
-            if record.backend and record.node.instance_id is None and record.outputs.get(IMAGE):
-                started.setdefault(record.node.region, set()).add(str(record.outputs[IMAGE]))
+            if record.backend and record.node.instance_id is None and record.image:
+                started.setdefault(record.node.region, set()).add(record.image)
         if not started:
             return
 
@@ -464,7 +464,7 @@ class _BackendLook:
         made = [r for r in state.records.values() if r.address.kind in MADE]
         known = {(made_as(r), record_token(state, r)) for r in made}
         known |= {(name_at_backend(state, i)[0], i.token) for i in state.intents}
-        ours = {(r.address.kind, str(r.outputs.get("id"))) for r in made if r.outputs.get("id")}
+        ours = {(r.address.kind, r.external_id) for r in made if r.external_id}
         lost = orphans(self._name, things, known)
         findings.compared.orphans += [o for o in lost if (o.thing.address.kind, o.id) not in ours]
 

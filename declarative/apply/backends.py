@@ -301,7 +301,7 @@ def hosts_of(state: State, ways: Hosts) -> dict[str, dict[str, Mapping[str, Any]
 
 def _is_host(node: NodeInputs) -> bool:
     """Whether its declaration says how it is reached. Other nodes are looked up at their cloud or cluster."""
-    return "hostname" in node.host and node.instance_id is None
+    return node.is_ssh_host and node.instance_id is None
 
 
 def of_partition(host: Host) -> bool:

@@ -86,7 +86,7 @@ class Compared:
 
 def _other_image(record: Record, thing: Thing) -> dict[str, Any]:
     """The image that a node has by now, if it is not the one that it started from."""
-    was, now = record.outputs.get(IMAGE), thing.outputs.get(IMAGE)
+    was, now = record.image, thing.outputs.get(IMAGE)
     return {IMAGE: now} if record.address.kind == "node" and was and now and was != now else {}
 
 

@@ -368,7 +368,7 @@ def _stop(action: Action, tools: Tools) -> None:
 
 def _place_of_output(record: Record, tools: Tools) -> dict[str, Any]:
     """See `state.ENDED_ATTEMPT`."""
-    name = record.outputs.get("node")
+    name = record.node_name
     node = tools.writer.record(Address("node", str(name))) if name else None
     machine = {"machine": machine_name(node)} if node else {}
     return {"id": attempt_id(record), "node": name, **machine}

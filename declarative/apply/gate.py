@@ -249,16 +249,16 @@ def check_peers(inputs: RankInputs, state: State, backends: Backends, known: Kno
     first, *rest = (state.node_of_rank(rank_name(inputs.task, rank)) for rank in range(inputs.nodes))
     if why := no_meeting(addresses_of({n.address.name for n in (first, *rest) if n}, state.records, ())):
         raise PeerError(why)
-    if first is None or not first.outputs.get("address"):
+    if first is None or not first.node_address:
         return
-    address = str(first.outputs["address"])
+    address = first.node_address
     others = {node.address.name: node for node in filter(None, rest)}
     others.pop(first.address.name, None)
     _reach(others, address, backends, known)
     for name, node in others.items():
         if why := known[name, address]:
             raise PeerError(
-                f"{node.address} ({node.outputs.get('address')}) cannot reach {first.address} at {address}, "
+                f"{node.address} ({node.node_address}) cannot reach {first.address} at {address}, "
                 f"where its ranks would look for rank 0: {why}"
             )
 

@@ -137,7 +137,7 @@ def _near(state: State, rank: Record, node: Record) -> tuple[str, ...]:
     if not knows_siblings(rank.rank):
         return ()
     others = (n for n, _ in _siblings(state, rank) if n.address != node.address)
-    return tuple(dict.fromkeys(str(n.outputs.get("address", "")) for n in others))[:MOST_NEAR]
+    return tuple(dict.fromkeys(n.node_address or "" for n in others))[:MOST_NEAR]
 
 
 def first_commands(inputs: RankInputs) -> tuple[str, ...]:
@@ -226,7 +226,7 @@ def _siblings(state: State, rank: Record) -> list[tuple[Record, tuple[int, ...]]
 def _gang_env(state: State, rank: Record) -> dict[str, str]:
     asked = rank.rank
     gang = _siblings(state, rank) if knows_siblings(asked) else []
-    seen = [(str(node.outputs.get("address", "")), len(gpus)) for node, gpus in gang]
+    seen = [(node.node_address or "", len(gpus)) for node, gpus in gang]
     return gang_variables(asked.task, asked.rank, asked.nodes, seen)
 
 
@@ -238,7 +238,7 @@ def _slots(state: State, rank: Record) -> dict[str, int]:
     """
     slots: dict[str, int] = {}
     for node, gpus in _siblings(state, rank) if knows_siblings(rank.rank) else ():
-        address = str(node.outputs.get("address", ""))
+        address = node.node_address or ""
         name = address.replace(":", "-") if rank.rank.nodes > 1 else address
         slots[name] = slots.get(name, 0) + len(gpus)
     return slots

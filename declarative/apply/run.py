@@ -271,7 +271,7 @@ def _tidy(done: Iterable[Action], tools: Tools) -> None:
         return
     state = tools.writer.state()
     oldest = oldest_kept(state)
-    names = {str(r.outputs.get("node")) for a, r in state.records.items() if a in ranks}
+    names = {r.node_name for a, r in state.records.items() if a in ranks and r.node_name}
     nodes = [node for name in sorted(names) if (node := state.get("node", name))]
     if not oldest or not nodes:
         return

@@ -265,7 +265,7 @@ def note_lost(writer: Writer, state: State, lost: Collection[Address], now: Call
     """Write down since when these volumes are gone, and which came back."""
     notes: dict[Address, Mapping[str, object]] = {}
     for record in state.of("volume"):
-        since = record.outputs.get(GONE_SINCE)
+        since = record.gone_since
         if (since is None) is (record.address in lost):
             notes[record.address] = {GONE_SINCE: now() if since is None else None}
     if notes:

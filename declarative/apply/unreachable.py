@@ -90,7 +90,7 @@ def _why_kept(
 
     A neighbour that reaches it keeps its ranks alive (see `runner.sh`), so they would run twice.
     """
-    address, neighbours = str(host.outputs.get("address") or ""), []
+    address, neighbours = host.node_address or "", []
     for node in state.of("node"):
         answer = readiness.get(node.address.name)
         if node.node.fleet == host.node.fleet and answer and answer.state is NodeState.READY:

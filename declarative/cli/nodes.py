@@ -126,7 +126,7 @@ def _running_attempt(backends: Backends, node: Record, record: Record) -> str:
 
 def _ended(record: Record, state: str) -> InvalidError:
     task, rank = record.rank.task, record.rank.rank
-    node = record.outputs.get("node")
+    node = record.node_name
     hint = f"what it printed: `fleetform logs {task}/{rank}`"
     if node:
         hint += f"; on its node: `fleetform ssh {node}`"

@@ -322,7 +322,7 @@ def name_tasks(tasks: Iterable[str]) -> str:
 def node_of(record: Record, state: State) -> Record | None:
     """The recorded node that a rank runs on, or ran on."""
     reservation = state.get("reservation", record.address.name)
-    name = record.outputs.get("node") or (reservation.reservation.node if reservation else None)
+    name = record.node_name or (reservation.reservation.node if reservation else None)
     return state.get("node", str(name)) if name else None
 
 

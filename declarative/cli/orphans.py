@@ -98,7 +98,7 @@ def _check_free(state: State, address: Address) -> None:
             hint = f"`fleetform state rm {address}` forgets that one; then adopt the other"
             raise failed("exists", f"another attempt of {address} is recorded already", hint)
         hint = f"give the recorded one another name (`fleetform state mv {address} …`), or delete the orphan"
-        raise failed("exists", f"{address} is recorded already, as {have.outputs.get('id')}", hint)
+        raise failed("exists", f"{address} is recorded already, as {have.external_id}", hint)
     if any(intent.address == address for intent in state.intents):
         hint = "run `fleetform apply`: it asks the backend first"
         raise failed("open-intent", f"the result of an earlier call for {address} is not known", hint)

@@ -66,9 +66,19 @@ class NodeInputs(OfferInputs):
         return found
 
     @property
+    def is_ssh_host(self) -> bool:
+        """Whether it is a host of an `ssh_config`."""
+        return "hostname" in self.host
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is a node of a partition: it exists anyway, and others use it, too."""
+        return "partition" in self.host
+
+    @property
     def effective_zone(self) -> str | None:
         """The zone; a host is one of its own, whether that was recorded or not."""
-        return self.zone or (self.instance_type if "hostname" in self.host else None)
+        return self.zone or (self.instance_type if self.is_ssh_host else None)
 
     @property
     def host_key(self) -> str:

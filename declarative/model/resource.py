@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from fnmatch import fnmatchcase, translate
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from declarative.model.blocks import Shape, gpu_order, split
 from declarative.model.diagnostic import Span, suggest
@@ -71,10 +71,19 @@ class Host:
         return not self.key
 
     @property
+    def hostname(self) -> str:
+        """Its name or address, as declared."""
+        return str(self.fields["hostname"])
+
+    @property
+    def proxy_jump(self) -> Mapping[str, Any]:
+        """The recorded fields of the host that it is reached through."""
+        return cast("Mapping[str, Any]", self.fields.get("proxy_jump") or {})
+
+    @property
     def declared(self) -> Mapping[str, Any]:
         """Its declared shape."""
-        found: Mapping[str, Any] = self.fields.get("resources") or {}
-        return found
+        return cast("Mapping[str, Any]", self.fields.get("resources") or {})
 
 
 @struct(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,14 @@ def orphan_hint(address: Address) -> str:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
+class SilentLimit:
+    """An `unreachable_duration` in seconds (None for never), and since when it counts, by our clock."""
+
+    seconds: float | None
+    since: float
+
+
+@struct(frozen=True, slots=True, kw_only=True)
 class Record:
     """One thing that was made: its inputs, its outputs, and the records that it needs."""
 
@@ -118,6 +126,58 @@ class Record:
     def rank(self) -> RankInputs:
         """The inputs of a rank."""
         return cast("RankInputs", self.typed)
+
+    # What backends returned, and what commands recorded beside it, by the keys below.
+
+    @property
+    def external_id(self) -> str | None:
+        """The backend's id of the thing."""
+        return self._text("id")
+
+    @property
+    def node_name(self) -> str | None:
+        """The node that a rank was started on."""
+        return self._text("node")
+
+    @property
+    def node_address(self) -> str | None:
+        """The address by which other nodes reach a node."""
+        return self._text("address")
+
+    @property
+    def image(self) -> str | None:
+        """The id of the image that a node started from."""
+        return self._text(IMAGE)
+
+    @property
+    def machine(self) -> str | None:
+        """The `machine_name` of the node that a rank was started on."""
+        return self._text(MACHINE)
+
+    @property
+    def gone_since(self) -> float | None:
+        """Since when a volume is known to be gone, seconds since the epoch by our clock."""
+        return cast("float | None", self.outputs.get(GONE_SINCE))
+
+    @property
+    def noticed_at(self) -> float | None:
+        """When it was first recorded that a rank failed or was lost, by our clock."""
+        return cast("float | None", self.outputs.get(NOTICED))
+
+    @property
+    def alone_seconds(self) -> float | None:
+        """After how many seconds without a line a rank ends itself, as its host was told; 0 for never."""
+        return cast("float | None", self.outputs.get(ALONE))
+
+    @property
+    def silent_limit(self) -> SilentLimit | None:
+        """The limit of a silent node, as it was last applied."""
+        recorded = self.outputs.get(SILENT_LIMIT)
+        return SilentLimit(seconds=recorded["seconds"], since=recorded["since"]) if recorded else None
+
+    def _text(self, key: str) -> str | None:
+        text = self.outputs.get(key)
+        return str(text) if text else None
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -350,7 +410,7 @@ def is_stopped(ranks: Iterable[Record]) -> bool:
 
 def never_ran(rank: Record) -> bool:
     """Whether a rank is recorded only because the user stopped its task before it started."""
-    return is_stopped((rank,)) and STARTED not in rank.outputs and "node" not in rank.outputs
+    return is_stopped((rank,)) and STARTED not in rank.outputs and rank.node_name is None
 
 
 def silent_since(record: Record) -> float | None:

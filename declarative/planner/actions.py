@@ -20,7 +20,7 @@ from declarative.model.inputs import (
 from declarative.model.record import set_field
 from declarative.model.resource import INSTANCE_ID, VOLUME_ID, node_inputs
 from declarative.model.spec import Duration, Retry, StartupOrder
-from declarative.model.state import ALONE, KINDS, Address, Record, State, natural, rank_name
+from declarative.model.state import KINDS, Address, Record, State, natural, rank_name
 from declarative.model.status import RankState, RankStatus
 from declarative.placement.problem import Choice, Node, PlacementOutcome
 from declarative.planner.fleets import Fleets
@@ -420,9 +420,9 @@ def _in_place(
     restart, in_place = changed_fields(before, after)
     if decision.course is Course.RESIZED:  # only `nodes` differs that is not changed in place elsewhere
         restart, in_place = (), tuple(sorted((*restart, *in_place)))
-    if ALONE in record.outputs and not graph.state.has_ended(record.address.name):
+    if record.alone_seconds is not None and not graph.state.has_ended(record.address.name):
         node = graph.state.node_of_rank(record.address.name)
-        if node and (alone_seconds(node.node, before, limits) or 0) != record.outputs[ALONE]:
+        if node and (alone_seconds(node.node, before, limits) or 0) != record.alone_seconds:
             in_place = (*in_place, "unreachable_duration")
     if not in_place or restart:
         return

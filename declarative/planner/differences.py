@@ -104,7 +104,7 @@ class _Declared:
         node = record.node
         now = self._inventory.images.get((node.backend, node.region))
         changed = self._inventory.altered.get(record.address, {}).get(IMAGE)
-        has = changed or record.outputs.get(IMAGE)
+        has = changed or record.image
         return (str(has), now) if has and now else None
 
     def _offered(self, record: Record, backend: Backend) -> Iterator[tuple[str, Any, Any]]:

@@ -95,7 +95,7 @@ class NodeDecision:
     @property
     def shared(self) -> bool:
         """Whether it is a node of a partition: it exists anyway, and others use it, too."""
-        return "partition" in self.record.node.host
+        return self.record.node.is_shared
 
     @property
     def fresh(self) -> bool:
@@ -142,7 +142,7 @@ class NodeDecision:
         if self.host is None:
             return None
         host = replace(self.host, name=self.node.name)
-        if "hostname" in self.record.node.host:
+        if self.record.node.is_ssh_host:
             return offer_of_host(host, self.node.shape)
         return replace(offer_of(self.record), limit=1, host=host)
 

@@ -20,7 +20,7 @@ from declarative.model.record import struct
 from declarative.model.resource import LeftOut
 from declarative.model.spec import RetryEvent
 from declarative.model.spec.schedule import Retry
-from declarative.model.state import SILENT_LIMIT, Record, State, drain_of, natural, silent_since
+from declarative.model.state import Record, State, drain_of, natural, silent_since
 from declarative.model.status import BOOTING, START_UP_LIMIT, HostRefusal, NodeState, Readiness, Silence
 
 SICK = (NodeState.NOT_READY, NodeState.UNREACHABLE, NodeState.FAILED)
@@ -157,8 +157,8 @@ def _silence(record: Record, seen: Readiness, limit: float | None, now: float) -
     known = silent_since(record)
     since = known if known is not None else min(now, seen.observed_at or now)
     start, before = since, limit
-    if known is not None and (recorded := record.outputs.get(SILENT_LIMIT)):
-        start, before = max(since, recorded["since"]), recorded["seconds"]
+    if known is not None and (recorded := record.silent_limit):
+        start, before = max(since, recorded.since), recorded.seconds
     silence = Silence(since=since, until=None, why=seen.reason, limit=limit, counts_from=start)
     if limit is None:
         return silence

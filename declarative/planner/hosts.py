@@ -221,9 +221,9 @@ def addresses_of(
     out: dict[str, str] = {}
     for name in names:
         record = records.get(Address("node", name))
-        recorded = record.outputs.get("address") if record and "hostname" in record.node.host else None
+        recorded = record.node_address if record and record.node.is_ssh_host else None
         if address := seen.get(name) or recorded:
-            out[name] = str(address)
+            out[name] = address
     return out
 
 

@@ -14,7 +14,7 @@ from declarative.model.blocks import Shape, share
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.record import struct
 from declarative.model.resource import LOCAL, Desired, Host, LeftOut, Offer, OthersShare
-from declarative.model.state import ANOTHERS, GIVEN_UP, GONE_SINCE, TAGS, Address, Record, State
+from declarative.model.state import ANOTHERS, GIVEN_UP, TAGS, Address, Record, State
 from declarative.model.status import RankState, RankStatus, Readiness, Silence
 from declarative.planner.health import UNREAD, lost_with
 from declarative.planner.plan import Action, Drift
@@ -203,7 +203,7 @@ def vanished(recorded: State, inventory: Inventory, actions: Iterable[Action] = 
     by_backend: dict[str, list[Address]] = {}
     for address in missing:
         record = recorded.records.get(address)
-        known = record is None or _was_given_up(record) or record.outputs.get(GONE_SINCE) is not None
+        known = record is None or _was_given_up(record) or record.gone_since is not None
         if record and address.kind in LOSABLE and not known:
             by_backend.setdefault(record.backend or LOCAL, []).append(address)
     forgotten = {action.address for action in actions if action.believes}

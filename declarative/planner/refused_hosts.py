@@ -50,7 +50,7 @@ def _identity(fields: Mapping[str, Any], refusal: HostRefusal) -> str | None:
 def contact_notes(desired: Desired, state: State, inventory: Inventory) -> list[Diagnostic]:
     """One warning for all hosts of a fleet that are not used for one cause, whether they are nodes or not."""
     refused = [(item.host, item.refusal) for item in inventory.left_out if item.refusal]
-    nodes = [record for record in state.of("node") if record.node.host.get("hostname")]
+    nodes = [record for record in state.of("node") if record.node.is_ssh_host]
     for record in nodes:
         seen = inventory.readiness.get(record.address.name)
         if seen and seen.refusal:
@@ -124,7 +124,7 @@ def _hint(host: Host, refusal: HostRefusal, group: Sequence[Refused]) -> str:
 
 
 def _declares(host: Host, refusal: HostRefusal) -> bool:
-    return bool((host.fields.get("proxy_jump") or {}).get("hostname") == refusal.hostname)
+    return host.proxy_jump.get("hostname") == refusal.hostname
 
 
 def _place(host: Host, refusal: HostRefusal, places: Mapping[str, Span]) -> Span | None:
@@ -149,7 +149,7 @@ def _block(group: Sequence[Refused], desired: Desired) -> Iterator[str]:
         elif way and not _declares(host, refusal):
             yield f"{refusal.name} {refusal.key}  # {prints}"
         elif way:
-            jump = {**host.fields["proxy_jump"], "host_keys": [refusal.key]}
+            jump = {**host.proxy_jump, "host_keys": [refusal.key]}
             yield f"proxy_jump: {in_flow(jump)}  # {prints}"
         else:
             yield f"- {in_flow({**_as_declared(host, desired), 'host_keys': [refusal.key]})}  # {prints}"
@@ -162,9 +162,7 @@ def _as_declared(host: Host, desired: Desired) -> dict[str, Any]:
     fleet = desired.fleets.get(host.fleet)
     hosts = fleet.ssh_config.hosts if fleet and fleet.ssh_config else ()
     fields: dict[str, Any] = encode(hosts[host.index]) if host.index < len(hosts) else {}
-    return (
-        fields if fields.get("hostname") == host.fields["hostname"] else {"hostname": host.fields["hostname"]}
-    )
+    return fields if fields.get("hostname") == host.hostname else {"hostname": host.hostname}
 
 
 _PLAIN = re.compile(r"[A-Za-z/~][A-Za-z0-9_./@~+=-]*(?: [A-Za-z0-9_./@~+=-]+)*", re.ASCII)

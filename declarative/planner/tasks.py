@@ -22,8 +22,6 @@ from declarative.model.spec import NodeCount, Placement, RetryEvent, StopCriteri
 from declarative.model.spec.schedule import Schedule
 from declarative.model.state import (
     FAILED_ON,
-    MACHINE,
-    NOTICED,
     RETRIES,
     SCHEDULED,
     Address,
@@ -325,7 +323,8 @@ def due_retry(want: TaskWant, have: Iterable[Record], state: State, now: float) 
     if is_stopped(ranks.values()) or _unknown(ranks, state):
         return None
     broken, status = failure
-    noticed = float(ranks[broken].outputs.get(NOTICED, now))
+    noticed_at = ranks[broken].noticed_at
+    noticed = now if noticed_at is None else float(noticed_at)
     following = _following(retry_series(ranks.values()), status, noticed, want.spec.retry.seconds, now)
     most = want.spec.retry.max_attempts
     if following is None or (most is not None and following.count >= most):
@@ -413,10 +412,10 @@ def _failed_on(
     there = {machine_name(node) for node in state.of("node")}
     before = {f.machine: f for f in _failed_before(ranks.values()) if f.machine in there}
     place = state.get("reservation", broken)
-    name = place.reservation.node if place else ranks[broken].outputs.get("node")
+    name = place.reservation.node if place else ranks[broken].node_name
     node = state.get("node", str(name))
     # A node that was made anew since the rank started has nothing to do with its end.
-    if node is None or ranks[broken].outputs.get(MACHINE, machine_name(node)) != machine_name(node):
+    if node is None or (ranks[broken].machine or machine_name(node)) != machine_name(node):
         return tuple(before.values())
     known = before.pop(machine_name(node), NodeFailures(machine=machine_name(node), count=0))
     at_start = status.started_at is None

@@ -12,7 +12,6 @@ from declarative.model.resource import Desired, Host, LeftOut, TaskWant
 from declarative.model.spec import StopCriteria
 from declarative.model.spec.reconcile import HOURS_A_MONTH, Limits
 from declarative.model.state import (
-    GONE_SINCE,
     Address,
     Record,
     Spent,
@@ -213,7 +212,7 @@ def status_view(
     those of which the record says so.
     """
     if lost is None:
-        lost = [r.address for r in state.of("volume") if r.outputs.get(GONE_SINCE) is not None]
+        lost = [r.address for r in state.of("volume") if r.gone_since is not None]
     held = state.held_blocks()
     nodes = tuple(_node(r, state, held.get(r.address.name, {}), now) for r in state.of("node"))
     attached = {r.attachment.volume: r.attachment.node for r in state.of("attachment")}
@@ -278,7 +277,7 @@ def _node(record: Record, state: State, held: dict[int, str], now: float | None)
         zone=inputs.zone,
         instance_type=inputs.instance_type,
         price=inputs.price,
-        cost=held_price(inputs.price, held, inputs.blocks) if "partition" in inputs.host else inputs.price,
+        cost=held_price(inputs.price, held, inputs.blocks) if inputs.is_shared else inputs.price,
         silence=state.silent.get(record.address.name),
         observed_at=seen.observed_at,
         age=None if now is None or seen.observed_at is None else max(0.0, now - seen.observed_at),
@@ -361,7 +360,7 @@ def _retry(want: TaskWant, have: Collection[Record], state: State, at: float) ->
 
 def _rank(name: str, rank: int, status: RankStatus | None, record: Record | None, state: State) -> RankView:
     reservation = state.get("reservation", f"{name}-{rank}")
-    node = reservation.reservation.node if reservation else (record.outputs.get("node") if record else None)
+    node = reservation.reservation.node if reservation else (record.node_name if record else None)
     return RankView(
         rank=rank,
         node=node,

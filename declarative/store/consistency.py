@@ -29,6 +29,7 @@ from declarative.model.state import (
     Address,
     Intent,
     Record,
+    SilentLimit,
     State,
     made_as,
     rank_name,
@@ -184,7 +185,7 @@ def _names(state: State) -> Iterator[str]:
         if address.kind in ("node", "volume", "attachment"):
             own = made_as(record)
             ids = [("known", own)]
-            if record.backend and record.outputs.get("id") is not None:
+            if record.backend and record.external_id is not None:
                 ids.append((f"{record.backend} {record.outputs['id']}", Address(address.kind, "")))
             for key in ids:
                 if key in seen:
@@ -210,14 +211,6 @@ class MadeAs:
     address: Address
     token: str
     inputs: Mapping[str, Any]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class SilentLimit:
-    """The `unreachable_duration` of a silent node, as it was last applied."""
-
-    seconds: float | None
-    since: float
 
 
 @struct(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import functools
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, Self, TypeAlias, runtime_checkable
 
 from declarative.model.record import struct
 
@@ -146,6 +146,29 @@ class Syntax(Protocol):
     def plain(self) -> Json:
         """The normal form: `parse(plain())` gives the same value."""
         ...
+
+
+def closed_mapping(properties: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
+    """The schema of a mapping with these keys and no others."""
+    names = {"required": list(required)} if required else {}
+    return {"type": "object", "properties": dict(properties), **names, "additionalProperties": False}
+
+
+class Word(str):
+    """A text with a notation of its own, whose normal form is the text itself."""
+
+    __slots__ = ()
+    SCHEMA: ClassVar[Mapping[str, Any]] = {"type": "string"}
+    """What an editor checks while the user types."""
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """`SCHEMA`."""
+        return dict(cls.SCHEMA)
+
+    def plain(self) -> Json:
+        """The text itself."""
+        return str(self)
 
 
 @struct(frozen=True, slots=True)

@@ -116,7 +116,6 @@ class Count:
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A number, a string with a range, or `{min, max}`."""
         return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, {"type": "object"}]}
 
     def plain(self) -> Json:
@@ -176,7 +175,6 @@ class Memory:
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A number (GB), a string, or `{min, max}`."""
         return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}, {"type": "object"}]}
 
     def plain(self) -> Json:
@@ -210,7 +208,6 @@ class Size:
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A number (GB) or a string."""
         return {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
 
     def plain(self) -> Json:
@@ -252,7 +249,6 @@ class Duration:
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A number of seconds or a string."""
         return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, {"const": False}]}
 
     def plain(self) -> Json:
@@ -275,7 +271,6 @@ class IdleDuration(Duration):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A number of seconds from -1 on, or a string."""
         return {"anyOf": [{"type": "integer", "minimum": -1}, {"type": "string"}, {"const": False}]}
 
 
@@ -293,5 +288,4 @@ class TimeLimit(Duration):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A number of seconds above zero, or a string."""
         return {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}, {"const": False}]}

@@ -13,7 +13,16 @@ from urllib.parse import urlsplit
 
 from declarative.model.record import struct
 from declarative.model.schema.decode import decode_part, encode
-from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all
+from declarative.model.schema.marks import (
+    BadValueError,
+    Doc,
+    Is,
+    Json,
+    Word,
+    closed_mapping,
+    describe,
+    raise_all,
+)
 from declarative.model.spec.text import PLACES, WORDS, Name
 from declarative.model.spec.values import MAX_COUNT, Gpu, Size
 
@@ -25,10 +34,11 @@ _ID = re.compile(r"[!-~]{1,255}")
 _TEXT = re.compile(r"[ -~]{1,255}")
 
 
-class Endpoint(str):
+class Endpoint(Word):
     """`https://ec2.example.org:8773`: where a cloud's API answers."""
 
     __slots__ = ()
+    SCHEMA: ClassVar[Mapping[str, Any]] = {"type": "string", "pattern": "^https?://"}
     HINT: ClassVar[str] = "write a URL such as `https://cloud.example.org:8773`"
 
     @classmethod
@@ -51,15 +61,6 @@ class Endpoint(str):
         if parts.query + parts.fragment or re.search(r"\s", value):
             raise BadValueError("bad-value", f"{describe(value)} is more than a server's URL", cls.HINT)
         return cls(value)
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """A string that begins like a URL."""
-        return {"type": "string", "pattern": "^https?://"}
-
-    def plain(self) -> Json:
-        """As written."""
-        return str(self)
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -110,14 +111,14 @@ class Images(dict[str, Image]):
             hint = f'put an id that is a number in quotes: `"{value}"`' if number else cls.HINT
             raise BadValueError("wrong-type", f"expected an image, found {describe(value)}", hint)
         faults: list[BadValueError] = []
-        found: dict[str, Image] = {}
+        images: dict[str, Image] = {}
         for key, item in value.items():
             try:
-                found[str(key)] = cls._one(item, str(key))
+                images[str(key)] = cls._one(item, str(key))
             except BadValueError as error:
                 faults += error.within(key)
         raise_all(faults)
-        return cls(found)
+        return cls(images)
 
     @classmethod
     def _one(cls, value: Json, region: str = ANYWHERE) -> Image:
@@ -129,34 +130,29 @@ class Images(dict[str, Image]):
         if not _is_filter(value):
             raise BadValueError("bad-value", f"{describe(value)} is not an image", cls.HINT)
         assert isinstance(value, Mapping)
-        asked = value[FILTER]
-        if isinstance(asked, Mapping) and isinstance(asked.get("owner"), int):
+        fields = value[FILTER]
+        if isinstance(fields, Mapping) and isinstance(fields.get("owner"), int):
             hint = "write it in quotes: a number loses the zeros at its start"
             raise BadValueError("wrong-type", "expected a string, found a number", hint, (FILTER, "owner"))
         try:
-            return decode_part(ImageFilter, asked)
+            return decode_part(ImageFilter, fields)
         except BadValueError as error:
             raise_all(error.within(FILTER))
             raise
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A string, a filter, or a mapping of both."""
         text = {"type": "string", "minLength": 1}
         keys = {"name": text, "owner": {"type": ["string", "null"]}}
-        asked = {"type": "object", "properties": keys, "required": ["name"], "additionalProperties": False}
-        found = {
-            "type": "object",
-            "properties": {FILTER: asked},
-            "required": [FILTER],
-            "additionalProperties": False,
-        }
-        regions = {"type": "object", "minProperties": 1, "additionalProperties": {"anyOf": [text, found]}}
-        return {"anyOf": [text, found, regions]}
+        by_name = closed_mapping({FILTER: closed_mapping(keys, ["name"])}, [FILTER])
+        regions = {"type": "object", "minProperties": 1, "additionalProperties": {"anyOf": [text, by_name]}}
+        return {"anyOf": [text, by_name, regions]}
 
     def plain(self) -> Json:
-        """One image alone, or a mapping, sorted by key."""
-        out = {key: _plain(image) for key, image in sorted(self.items())}
+        out = {
+            region: image if isinstance(image, str) else {FILTER: encode(image)}
+            for region, image in sorted(self.items())
+        }
         return out[ANYWHERE] if set(out) == {ANYWHERE} else out
 
 
@@ -164,16 +160,13 @@ def _is_filter(value: Json) -> bool:
     return isinstance(value, Mapping) and set(value) == {FILTER} and isinstance(value[FILTER], Mapping)
 
 
-def _plain(image: Image) -> Json:
-    return image if isinstance(image, str) else {FILTER: encode(image)}
-
-
-class SshUser(str):
+class SshUser(Word):
     """`ubuntu`: the name of a Unix user."""
 
     __slots__ = ()
     HINT: ClassVar[str] = "write the name of a user, such as `ubuntu`"
     PATTERN: ClassVar[str] = r"[a-z_][a-z0-9_-]{0,31}"
+    SCHEMA: ClassVar[Mapping[str, Any]] = {"type": "string", "pattern": f"^{PATTERN}$"}
 
     @classmethod
     def parse(cls, value: Json) -> Self:
@@ -183,15 +176,6 @@ class SshUser(str):
         if not re.fullmatch(cls.PATTERN, value):
             raise BadValueError("bad-value", f"{describe(value)} is not the name of a user", cls.HINT)
         return cls(value)
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """A string."""
-        return {"type": "string", "pattern": f"^{cls.PATTERN}$"}
-
-    def plain(self) -> Json:
-        """As written."""
-        return str(self)
 
 
 class Reach(StrEnum):
@@ -249,14 +233,12 @@ class Credentials(dict[str, str]):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A mapping of names."""
         return {
             "type": "object",
             "additionalProperties": {"type": "string", "pattern": f"^{_VARIABLE.pattern}$"},
         }
 
     def plain(self) -> Json:
-        """A mapping, sorted by key."""
         return dict(sorted(self.items()))
 
 

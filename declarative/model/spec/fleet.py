@@ -9,7 +9,16 @@ from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
 from declarative.model.record import struct
-from declarative.model.schema.marks import MAX_SHOWN, BadValueError, Doc, InPlace, Is, Json, describe
+from declarative.model.schema.marks import (
+    MAX_SHOWN,
+    BadValueError,
+    Doc,
+    InPlace,
+    Is,
+    Json,
+    closed_mapping,
+    describe,
+)
 from declarative.model.spec.amounts import unpadded
 from declarative.model.spec.hosts import SshConfig
 from declarative.model.spec.schedule import Schedule
@@ -90,11 +99,9 @@ class NodeCount:
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A number, a range, or a mapping."""
         number = {"type": ["integer", "string", "null"], "minimum": 0}
         keys = {"min": number, "target": number, "max": number}
-        mapping = {"type": "object", "properties": keys, "additionalProperties": False}
-        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, mapping]}
+        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, closed_mapping(keys)]}
 
     def plain(self) -> Json:
         """`4`, `0..4`, or the mapping if the target is neither end."""

@@ -7,12 +7,13 @@ import hashlib
 import ipaddress
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.record import struct
 from declarative.model.schema.decode import decode_part, encode
 from declarative.model.schema.json_schema import object_schema
-from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all
+from declarative.model.schema.marks import BadValueError, Doc, Is, Json, Word, describe, raise_all
 from declarative.model.spec.text import Env
 from declarative.model.spec.values import Blocks, Resources, Topology
 
@@ -85,10 +86,14 @@ def _login(hostname: str | None, user: str | None) -> None:
         raise BadValueError("bad-value", f"{value} is not {what}", hint, (field,))
 
 
-class HostKey(str):
+class HostKey(Word):
     """A host's public key, as `ssh-ed25519 AAAA…`; a comment after it is left out."""
 
     __slots__ = ()
+    SCHEMA: ClassVar[Mapping[str, Any]] = {
+        "type": "string",
+        "pattern": "^\\s*(ssh-|ecdsa-sha2-|sk-)\\S+\\s+[A-Za-z0-9+/]+=*(\\s.*)?$",
+    }
     HINT: ClassVar[str] = (
         "write it as in /etc/ssh/ssh_host_ed25519_key.pub on the host: `ssh-ed25519 AAAA…`; of a line of a "
         "known_hosts file, without the host's name"
@@ -108,15 +113,6 @@ class HostKey(str):
             summary = f"{describe(value)} is not a whole key of the kind `{kind}`"
             raise BadValueError("bad-host-key", summary, cls.HINT)
         return cls(f"{kind} {text}")
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """A pattern, so that editors mark it at once."""
-        return {"type": "string", "pattern": "^\\s*(ssh-|ecdsa-sha2-|sk-)\\S+\\s+[A-Za-z0-9+/]+=*(\\s.*)?$"}
-
-    def plain(self) -> Json:
-        """The key itself."""
-        return str(self)
 
 
 class GpuChoice(tuple[int | str, ...]):
@@ -153,12 +149,10 @@ class GpuChoice(tuple[int | str, ...]):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """One, or a list."""
         one = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}
         return {"anyOf": [*one["anyOf"], {"type": "array", "minItems": 1, "items": one}]}
 
     def plain(self) -> Json:
-        """The list."""
         return list(self)
 
 
@@ -278,7 +272,6 @@ class Hosts(tuple[HostFields, ...]):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A list of names or mappings."""
         return {
             "type": "array",
             "minItems": 1,

@@ -19,6 +19,7 @@ from declarative.model.schema.marks import (
     InPlace,
     Is,
     Json,
+    closed_mapping,
     describe,
     raise_all,
     unquoted,
@@ -253,7 +254,6 @@ class Mount:
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A string, or a mapping."""
         text = {"type": "string"}
         maybe = {"anyOf": [text, {"type": "null"}]}
         name = {"anyOf": [text, {"type": "array", "items": text, "minItems": 1}]}
@@ -268,7 +268,7 @@ class Mount:
             "instance_path": text,
             "optional": {"type": "boolean"},
         }
-        return {"anyOf": [text, {"type": "object", "properties": keys, "additionalProperties": False}]}
+        return {"anyOf": [text, closed_mapping(keys)]}
 
     def plain(self) -> Json:
         """`name:/path`, or the mapping if the short form cannot express it."""
@@ -392,9 +392,7 @@ class Mounts(tuple[Mount, ...]):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A list of mounts."""
         return {"type": "array", "items": Mount.json_schema()}
 
     def plain(self) -> Json:
-        """A list of mounts."""
         return [mount.plain() for mount in self]

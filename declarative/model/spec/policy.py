@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from declarative.model.record import struct
-from declarative.model.schema.marks import BadValueError, Doc, Json
+from declarative.model.schema.marks import BadValueError, Doc, Json, Word
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TOOLS: Mapping[str, tuple[str, ...]] = {
@@ -31,10 +31,14 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
 """The variables that each driver's own tools use. For any other driver: those that begin with its name."""
 
 
-class PlanKey(str):
+class PlanKey(Word):
     """A public key of someone who may sign plans, as `ssh-ed25519 AAAA…`; a comment after it is left out."""
 
     __slots__ = ()
+    SCHEMA: ClassVar[Mapping[str, Any]] = {
+        "type": "string",
+        "pattern": "^\\s*ssh-ed25519\\s+[A-Za-z0-9+/]{68}(\\s.*)?$",
+    }
     HINT: ClassVar[str] = "write it as in ~/.ssh/id_ed25519.pub: `ssh-ed25519 AAAA…`"
     _FORM: ClassVar[re.Pattern[str]] = re.compile(r"ssh-ed25519[ \t]+([A-Za-z0-9+/]{68})([ \t].*)?", re.ASCII)
     _HEAD: ClassVar[bytes] = b"\0\0\0\x0bssh-ed25519\0\0\0\x20"
@@ -58,15 +62,6 @@ class PlanKey(str):
     def raw(self) -> bytes:
         """The key's 32 bytes."""
         return self._decoded(self.split()[1])[len(self._HEAD) :]
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """A pattern, so that editors mark errors at once."""
-        return {"type": "string", "pattern": "^\\s*ssh-ed25519\\s+[A-Za-z0-9+/]{68}(\\s.*)?$"}
-
-    def plain(self) -> Json:
-        """The key itself."""
-        return str(self)
 
 
 @struct(frozen=True, slots=True, kw_only=True)

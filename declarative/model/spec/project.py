@@ -12,7 +12,16 @@ from typing import Annotated, Any, ClassVar
 from declarative.model.record import struct
 from declarative.model.schema.decode import decode_part, encode
 from declarative.model.schema.json_schema import object_schema
-from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all, unquoted
+from declarative.model.schema.marks import (
+    BadValueError,
+    Doc,
+    Is,
+    Json,
+    closed_mapping,
+    describe,
+    raise_all,
+    unquoted,
+)
 from declarative.model.spec.reconcile import Limits, Notify, Reconcile
 from declarative.model.spec.text import Name
 
@@ -128,12 +137,10 @@ class Variables(dict[str, Variable]):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A mapping of defaults or variables."""
         plain = {"type": ["string", "number", "boolean", "null"]}
         return {"type": "object", "additionalProperties": {"anyOf": [plain, object_schema(Variable)]}}
 
     def plain(self) -> Json:
-        """As declared."""
         return {name: encode(variable) for name, variable in self.items()}
 
 
@@ -169,18 +176,13 @@ class Removed:
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """Both fields are required: neither answer is a safe default."""
-        return {
-            "type": "object",
-            "properties": {
-                "from": {"type": "string", "pattern": f"^{_VOLUME.pattern}$"},
-                "destroy": {"type": "boolean"},
-            },
-            "required": ["from", "destroy"],
-            "additionalProperties": False,
+        keys = {
+            "from": {"type": "string", "pattern": f"^{_VOLUME.pattern}$"},
+            "destroy": {"type": "boolean"},
         }
+        return closed_mapping(keys, list(keys))
 
     def plain(self) -> Json:
-        """As declared."""
         return {"from": f"volume/{self.volume}", "destroy": self.destroy}
 
 
@@ -198,11 +200,9 @@ class Removals(tuple[Removed, ...]):  # noqa: SLOT001  # it keeps its index
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A list of entries."""
         return {"type": "array", "items": Removed.json_schema()}
 
     def plain(self) -> Json:
-        """As declared."""
         return [item.plain() for item in self]
 
     def of(self, volume: str) -> Removed | None:
@@ -246,17 +246,10 @@ class Moved:
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """Two addresses of one kind."""
         address = {"type": "string", "pattern": f"^{_MOVABLE.pattern}$"}
-        return {
-            "type": "object",
-            "properties": {"from": address, "to": address},
-            "required": ["from", "to"],
-            "additionalProperties": False,
-        }
+        return closed_mapping({"from": address, "to": address}, ["from", "to"])
 
     def plain(self) -> Json:
-        """As declared."""
         return {"from": self.source, "to": self.target}
 
 
@@ -285,11 +278,9 @@ class Moves(tuple[Moved, ...]):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A list of entries."""
         return {"type": "array", "items": Moved.json_schema()}
 
     def plain(self) -> Json:
-        """As declared."""
         return [item.plain() for item in self]
 
     def target(self, address: str) -> str | None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
 from declarative.model.record import struct
-from declarative.model.schema.marks import BadValueError, Doc, Is, Json, describe, raise_all
+from declarative.model.schema.marks import BadValueError, Doc, Is, Json, Word, describe, raise_all
 from declarative.model.spec.amounts import MAX_COUNT, Duration
 from declarative.model.spec.schedule import MINUTE, Cron, Zone
 from declarative.model.spec.text import Name
@@ -50,11 +50,9 @@ class Guarded(tuple[str, ...]):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A list of patterns."""
         return {"type": "array", "items": {"type": "string", "pattern": f"^{_AMOUNT.pattern}$"}}
 
     def plain(self) -> Json:
-        """As declared."""
         return list(self)
 
 
@@ -86,10 +84,11 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _EVENT_PATTERN = re.compile(r"[a-z*?][a-z_*?]{0,39}(\.[a-z_*?]{1,40})?")
 
 
-class SecretName(str):
+class SecretName(Word):
     """The name of an environment variable with a secret."""
 
     __slots__ = ()
+    SCHEMA: ClassVar[Mapping[str, Any]] = {"type": "string", "pattern": f"^{_VARIABLE.pattern}$"}
     HINT: ClassVar[str] = (
         "write the name of an environment variable, such as `NOTIFY_OPS_URL`; the value goes there"
     )
@@ -101,15 +100,6 @@ class SecretName(str):
             summary = "this is not the name of an environment variable"
             raise BadValueError("bad-credential", summary, cls.HINT, at_key=True)
         return cls(value)
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """A pattern."""
-        return {"type": "string", "pattern": f"^{_VARIABLE.pattern}$"}
-
-    def plain(self) -> Json:
-        """The name."""
-        return str(self)
 
 
 _CALLED = "created updated deleted create_failed update_failed delete_failed"
@@ -131,10 +121,11 @@ EVENT_TYPES = frozenset(f"{kind}.{word}" for kind, words in _EVENT_WORDS.items()
 """All types of events that are written."""
 
 
-class EventPattern(str):
+class EventPattern(Word):
     """`rank.failed`, `node.*`, `*`."""
 
     __slots__ = ()
+    SCHEMA: ClassVar[Mapping[str, Any]] = {"type": "string", "pattern": f"^{_EVENT_PATTERN.pattern}$"}
 
     @classmethod
     def parse(cls, value: Json) -> Self:
@@ -156,15 +147,6 @@ class EventPattern(str):
         groups = [f"{known}.*" for known in _EVENT_WORDS]
         near = suggest(value, EVENT_TYPES) or suggest(f"{kind}.*", groups)
         return near or f"write one of {', '.join(f'`{group}`' for group in groups)}"
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """A pattern."""
-        return {"type": "string", "pattern": f"^{_EVENT_PATTERN.pattern}$"}
-
-    def plain(self) -> Json:
-        """As written."""
-        return str(self)
 
 
 class HookFormat(StrEnum):

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import MAX_WORD, suggest
 from declarative.model.record import set_field, struct
-from declarative.model.schema.marks import BadValueError, Doc, Json, describe, unquoted
+from declarative.model.schema.marks import BadValueError, Doc, Json, Word, closed_mapping, describe, unquoted
 from declarative.model.spec.amounts import Duration
 
 
@@ -114,18 +114,15 @@ class Retry:
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A boolean or a mapping."""
         events = {"type": "array", "minItems": 1, "items": {"enum": [e.value for e in RetryEvent]}}
         keys = {
             "on_events": {"anyOf": [events, {"type": "null"}]},
             "duration": {"anyOf": [Duration.json_schema(), {"type": "null"}]},
             "max_attempts": {"type": ["integer", "null"], "minimum": 1},
         }
-        mapping = {"type": "object", "properties": keys, "additionalProperties": False}
-        return {"anyOf": [{"type": "boolean"}, mapping]}
+        return {"anyOf": [{"type": "boolean"}, closed_mapping(keys)]}
 
     def plain(self) -> Json:
-        """`true`, `false`, or the mapping."""
         if not self.on_events:
             return False
         if self == Retry():
@@ -139,7 +136,7 @@ _ANY = datetime(2000, 1, 1, tzinfo=UTC)
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
 
 
-class Cron(str):
+class Cron(Word):
     """Five fields: minute, hour, day of the month, month, day of the week."""
 
     __slots__ = ()
@@ -162,15 +159,6 @@ class Cron(str):
             raise BadValueError("bad-cron", f"`{text}` is not a cron expression: {why}", cls.HINT) from None
         return cls(text)
 
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """Text; a pattern cannot describe all its forms."""
-        return {"type": "string"}
-
-    def plain(self) -> Json:
-        """As declared, with single blanks."""
-        return str(self)
-
     def last(self, now: float, zone: str) -> float | None:
         """The last time at or before `now`, seconds since the epoch; None if there was none for decades."""
         return _last(str(self), now // MINUTE * MINUTE, zone)
@@ -180,10 +168,11 @@ class Cron(str):
         return _next(str(self), now // MINUTE * MINUTE, zone)
 
 
-class Zone(str):
+class Zone(Word):
     """A time zone by its IANA name."""
 
     __slots__ = ()
+    SCHEMA: ClassVar[Mapping[str, Any]] = {"type": "string", "pattern": f"^{_ZONE.pattern}$"}
     HINT: ClassVar[str] = "write its IANA name, such as `Europe/Berlin` or `UTC`"
 
     @classmethod
@@ -197,15 +186,6 @@ class Zone(str):
         if not known:
             raise BadValueError("bad-timezone", f"{describe(value)} is not a time zone", cls.HINT)
         return cls(text)
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """Text."""
-        return {"type": "string", "pattern": f"^{_ZONE.pattern}$"}
-
-    def plain(self) -> Json:
-        """As declared."""
-        return str(self)
 
 
 def _zone(name: str) -> tzinfo:

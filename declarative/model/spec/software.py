@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeGuard
 
 from declarative.model.record import struct
-from declarative.model.schema.marks import BadValueError, Doc, Json, describe, raise_all
+from declarative.model.schema.marks import BadValueError, Doc, Json, Word, closed_mapping, describe, raise_all
 
 
 @struct(frozen=True, slots=True)
@@ -57,14 +57,8 @@ class Files(tuple[File, ...]):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A list of strings or mappings."""
         keys = {"local_path": {"type": "string"}, "path": {"type": "string"}}
-        mapping = {
-            "type": "object",
-            "properties": keys,
-            "required": ["local_path"],
-            "additionalProperties": False,
-        }
+        mapping = closed_mapping(keys, ["local_path"])
         return {"type": "array", "items": {"anyOf": [{"type": "string"}, mapping]}}
 
     def plain(self) -> Json:
@@ -80,10 +74,11 @@ _REVISION = re.compile(r"[\w][\w./-]{0,254}", re.ASCII)
 _ENV = re.compile(r"\$\{\{ env\.\w+ \}\}", re.ASCII)
 
 
-class Python(str):
+class Python(Word):
     """A version of Python: `"3.12"`."""
 
     __slots__ = ()
+    SCHEMA: ClassVar[Mapping[str, Any]] = {"type": ["string", "number"]}
 
     @classmethod
     def parse(cls, value: Json) -> Self:
@@ -94,15 +89,6 @@ class Python(str):
                 "bad-value", f"{describe(value)} is not a version of Python", 'write `"3.12"`'
             )
         return cls(text)
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """Text, or the number that YAML makes of it."""
-        return {"type": ["string", "number"]}
-
-    def plain(self) -> Json:
-        """The version itself."""
-        return str(self)
 
 
 def _is_text(value: object) -> TypeGuard[str]:
@@ -190,10 +176,12 @@ class Repos(tuple[Repo, ...]):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A list of strings or mappings."""
         keys = {key: {"type": ["string", "null"]} for key in cls.KEYS}
-        mapping = {"type": "object", "properties": keys, "additionalProperties": False}
-        return {"type": "array", "maxItems": 1, "items": {"anyOf": [{"type": "string"}, mapping]}}
+        return {
+            "type": "array",
+            "maxItems": 1,
+            "items": {"anyOf": [{"type": "string"}, closed_mapping(keys)]},
+        }
 
     def plain(self) -> Json:
         """The mapping; for a folder `{local_path: …}`."""

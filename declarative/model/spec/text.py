@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-from declarative.model.schema.marks import BadValueError, Is, Json, describe, raise_all
+from declarative.model.schema.marks import BadValueError, Is, Json, Word, closed_mapping, describe, raise_all
 
 WORDS = Is(most_items=1_000, longest=255)
 """Lists of names from elsewhere, such as instance types."""
@@ -52,24 +52,16 @@ def _name_hint(text: Json) -> str:
     return f"write `{near}`: {rule}" if NAME.fullmatch(near) else f"write {rule}"
 
 
-class Name(str):
+class Name(Word):
     """A name: `[a-z][a-z0-9-]{1,40}`, matched whole."""
 
     __slots__ = ()
+    SCHEMA: ClassVar[Mapping[str, Any]] = {"type": "string", "pattern": "^[a-z][a-z0-9-]{1,40}$"}
 
     @classmethod
     def parse(cls, value: Json) -> Self:
         """`bad-name` when it is not one."""
         return cls(check_name(value))
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """A pattern, so that editors mark it at once."""
-        return {"type": "string", "pattern": "^[a-z][a-z0-9-]{1,40}$"}
-
-    def plain(self) -> Json:
-        """The name itself."""
-        return str(self)
 
 
 class FleetName(Name):
@@ -85,11 +77,6 @@ class FleetName(Name):
             summary = f"`{value}` is a fleet of another project, which fleetform cannot use"
             raise BadValueError("dstack-field", summary, hint)
         return super().parse(value)
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """As `Name`."""
-        return super().json_schema()
 
 
 class NodeName(Name):
@@ -167,23 +154,17 @@ class NodeName(Name):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A name, or a long form."""
+        text = {"type": "string"}
+        long_forms: tuple[dict[str, Any], ...] = (
+            {"name": text},
+            {"hostname": text},
+            {"fleet": text, "instance": {"type": "integer", "minimum": 0}},
+        )
         return {
             "anyOf": [
                 {"type": "string", "pattern": f"^({_NODE.pattern}|{cls.HOST}\\S+)$"},
-                cls._form(name={"type": "string"}),
-                cls._form(hostname={"type": "string"}),
-                cls._form(fleet={"type": "string"}, instance={"type": "integer", "minimum": 0}),
+                *(closed_mapping(keys, list(keys)) for keys in long_forms),
             ]
-        }
-
-    @staticmethod
-    def _form(**fields: Any) -> dict[str, Any]:
-        return {
-            "type": "object",
-            "properties": fields,
-            "required": list(fields),
-            "additionalProperties": False,
         }
 
 
@@ -254,7 +235,6 @@ class Env(tuple[tuple[str, str], ...]):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A list of strings, or a mapping of plain values."""
         return {
             "anyOf": [
                 {"type": "array", "items": {"type": "string"}},
@@ -270,7 +250,7 @@ class Env(tuple[tuple[str, str], ...]):
 _EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
 
 
-class Image(str):
+class Image(Word):
     """A container image: `[registry/]name[:tag][@digest]`, as docker and podman read it."""
 
     __slots__ = ()
@@ -288,15 +268,6 @@ class Image(str):
                 raise BadValueError("bad-image", summary, hint)
             raise BadValueError("bad-image", f"{shown} is not the name of an image", _image_hint(value))
         return cls(value)
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """Text; `parse` checks its form."""
-        return {"type": "string"}
-
-    def plain(self) -> Json:
-        """The name itself."""
-        return str(self)
 
 
 def _image_hint(value: Json) -> str:
@@ -345,9 +316,7 @@ class Tags(dict[str, str]):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A mapping of strings."""
         return {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 
     def plain(self) -> Json:
-        """A mapping, sorted by key."""
         return dict(sorted(self.items()))

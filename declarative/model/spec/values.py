@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
 from declarative.model.record import struct
-from declarative.model.schema.marks import MAX_SHOWN, BadValueError, Doc, Json, describe, raise_all
+from declarative.model.schema.marks import MAX_SHOWN, BadValueError, Doc, Json, Word, describe, raise_all
 from declarative.model.spec.amounts import (
     MAX_COUNT,
     Count,
@@ -52,10 +52,11 @@ class FallbackPolicy(StrEnum):
     NONE = "none"
 
 
-class Level(str):
+class Level(Word):
     """A level of topology: `node`, `zone`, `region`, or a label that hosts have in `topology`."""
 
     __slots__ = ()
+    SCHEMA: ClassVar[Mapping[str, Any]] = {"type": "string", "pattern": f"^{_LEVEL.pattern}$"}
     HINT: ClassVar[str] = "write `zone`, `region`, or a label that hosts have in `topology`, such as `rack`"
 
     @classmethod
@@ -64,15 +65,6 @@ class Level(str):
         if not isinstance(value, str) or not _LEVEL.fullmatch(value):
             raise BadValueError("bad-name", f"{describe(value)} is not a level of topology", cls.HINT)
         return cls(value)
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """A pattern, so that editors mark it at once."""
-        return {"type": "string", "pattern": f"^{_LEVEL.pattern}$"}
-
-    def plain(self) -> Json:
-        """The level itself."""
-        return str(self)
 
 
 class Topology(tuple[tuple[str, str], ...]):
@@ -103,7 +95,6 @@ class Topology(tuple[tuple[str, str], ...]):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A mapping of names."""
         return {
             "type": "object",
             "maxProperties": cls.MOST,
@@ -112,7 +103,6 @@ class Topology(tuple[tuple[str, str], ...]):
         }
 
     def plain(self) -> Json:
-        """The mapping."""
         return dict(self)
 
 
@@ -290,7 +280,6 @@ class Gpu:
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A count, a string, or a mapping."""
         return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, {"type": "object"}]}
 
     def plain(self) -> Json:
@@ -370,9 +359,7 @@ class Blocks:
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A number, or `auto`."""
         return {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^(auto|\d+)$"}]}
 
     def plain(self) -> Json:
-        """The number, or `auto`."""
         return "auto" if self.number is None else self.number
