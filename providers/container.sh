@@ -7,20 +7,20 @@
 #   needed                the limits without which it must not run: of the words cpuset and memory
 #   sent                  a function that prints the script for the shell in the container
 # A container does not run in the rank's session. So the runner gets the script `outside`, which ends it.
-d=$FLEETFORM_RUN stopped='' client='' faults=''
-true >"$d/container" # the rank runs in a container: `exec.sh` waits for it
+attempt_dir=$FLEETFORM_RUN stopped='' client='' faults=''
+true >"$attempt_dir/container" # the rank runs in a container: `exec.sh` waits for it
 
 say() { echo "fleetform: $*" >&2; }
 # REASON TEXT: why no command ran
 never() {
   [ -z "$stopped" ] || exit 143
   say "$2"
-  echo "$1" >"$d/why"
+  echo "$1" >"$attempt_dir/why"
   exit 125
 }
 # PATH ESCAPED: a path that must be mounted does not exist
 lacking() {
-  echo "$2" >"$d/mounts"
+  echo "$2" >"$attempt_dir/mounts"
   never absent "this host has no $1, which is to be mounted"
 }
 # There is one TERM, which all processes in the container get, as all of a session do. The runtime's own stop would
@@ -29,7 +29,7 @@ stopping() {
   [ -z "$stopped" ] || return 0
   stopped=1
   while [ -n "$client" ] && runs; do
-    if sh "$d/outside" term >/dev/null 2>&1; then return 0; fi # else it is not yet made
+    if sh "$attempt_dir/outside" term >/dev/null 2>&1; then return 0; fi # else it is not yet made
     sleep 0.2
   done
 }
@@ -83,15 +83,15 @@ fetch() {
   if [ -n "${login-}" ]; then
     # A file of the attempt: the user's logins stay as they are. Docker needs the user's own folder to know where
     # its daemon listens.
-    mkdir -m 700 "$d/login" && (umask 077 && login >"$d/login/config.json") || never no-image "$d cannot be written"
+    mkdir -m 700 "$attempt_dir/login" && (umask 077 && login >"$attempt_dir/login/config.json") || never no-image "$attempt_dir cannot be written"
     case $runtime in
-    podman) podman pull --authfile "$d/login/config.json" "$found" </dev/null ;;
+    podman) podman pull --authfile "$attempt_dir/login/config.json" "$found" </dev/null ;;
     docker)
       listens=$(docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null </dev/null)
-      DOCKER_HOST=${DOCKER_HOST:-$listens} docker --config "$d/login" pull "$found" </dev/null
+      DOCKER_HOST=${DOCKER_HOST:-$listens} docker --config "$attempt_dir/login" pull "$found" </dev/null
       ;;
     esac || code=$?
-    rm -rf "$d/login"
+    rm -rf "$attempt_dir/login"
   else
     "$runtime" pull "$found" </dev/null || code=$?
   fi
@@ -119,21 +119,21 @@ confined() {
   if [ -z "$memory" ]; then :
   elif limited memory; then bytes=$((memory * 1048576))
   else level=soft; fi
-  { read -r _ groups <"$d/confined"; } 2>/dev/null
-  echo "$level:$runtime:$bytes $groups" >"$d/confined.new" && mv "$d/confined.new" "$d/confined"
+  { read -r _ groups <"$attempt_dir/confined"; } 2>/dev/null
+  echo "$level:$runtime:$bytes $groups" >"$attempt_dir/confined.new" && mv "$attempt_dir/confined.new" "$attempt_dir/confined"
 }
 # ARGUMENT...: of `create`. A stop between `create` and `start` starts nothing. Clients have sessions of their own,
 # since some leave their container on TERM.
 run() {
   confined
   # Nobody could remove an unknown container.
-  echo "$runtime $name" >"$d/container" && true >"$d/making" && printf %s "$outside" >"$d/outside.new" && mv "$d/outside.new" "$d/outside" || never no-start "$d cannot be written"
+  echo "$runtime $name" >"$attempt_dir/container" && true >"$attempt_dir/making" && printf %s "$outside" >"$attempt_dir/outside.new" && mv "$attempt_dir/outside.new" "$attempt_dir/outside" || never no-start "$attempt_dir cannot be written"
   setsid "$runtime" create "$@" </dev/null >/dev/null
   code=$?
-  rm -f "$d/making"
+  rm -f "$attempt_dir/making"
   [ -z "$stopped" ] || exit 143
   [ "$code" -eq 0 ] || never no-start "$runtime could not make a container of $image: see above"
-  echo "${mounted:--}" >"$d/mounts"
+  echo "${mounted:--}" >"$attempt_dir/mounts"
   behind || exit 75
   [ -z "$stopped" ] || exit 143
   # Its environment comes by stdin, as its commands: other users see arguments, and the runtime keeps them.
@@ -162,7 +162,7 @@ ended() {
   case $state in
   'true '*)
     say "killed: out of memory${memory:+ (limit $memory MiB)}"
-    echo memory >"$d/why"
+    echo memory >"$attempt_dir/why"
     ;;
   *' 0001-'*) never no-start "$runtime could not start a container of $image, in which there has to be a shell: see above" ;;
   *) # not every version tells

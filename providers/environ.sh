@@ -15,11 +15,11 @@ variables() { # PID: one a line, with \001 for the newlines in them
 # have them in its own environment, but its children do.
 given() {
   given='' oldest=''
-  for p; do
-    { variables "$p" | grep -q '^FLEETFORM_NODE_RANK='; } 2>/dev/null || continue
-    age "$p"
+  for process; do
+    { variables "$process" | grep -q '^FLEETFORM_NODE_RANK='; } 2>/dev/null || continue
+    age "$process"
     [ -n "$born" ] || continue
-    if [ -z "$oldest" ] || [ "$born" -lt "$oldest" ]; then given=$p oldest=$born; fi
+    if [ -z "$oldest" ] || [ "$born" -lt "$oldest" ]; then given=$process oldest=$born; fi
   done
   [ -n "$given" ]
 }

@@ -13,14 +13,14 @@ no() {
 }
 running() { # sets pid, the rank's first process
   pid='' since=''
-  { read -r pid since _ <"$d/pid"; } 2>/dev/null || :
+  { read -r pid since _ <"$attempt_dir/pid"; } 2>/dev/null || :
   [ -n "$pid" ] && age "$pid" && [ -n "$born" ] && [ "$born" = "$since" ]
 }
-marked() { grep -lszxF "FLEETFORM_RUN=$d" /proc/[0-9]*/environ | cut -d/ -f3; }
+marked() { grep -lszxF "FLEETFORM_RUN=$attempt_dir" /proc/[0-9]*/environ | cut -d/ -f3; }
 # [COMMAND [ARGUMENT]...]: becomes a process in the rank's container. The client gets the environment of the one that
 # started it. `inside.sh` reads the variables of the rank: others see arguments, and the runtime keeps them.
 contained() {
-  { read -r runtime name <"$d/container"; } 2>/dev/null
+  { read -r runtime name <"$attempt_dir/container"; } 2>/dev/null
   [ -n "${name-}" ] || no "the rank's container is not there yet: its image may still be on its way"
   set -- "$name" sh -c "$inside" sh "$folder" "$@"
   if [ -t 0 ] && [ -t 1 ]; then
@@ -36,10 +36,10 @@ contained() {
 for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'); do
   case $name in PATH | PWD | TERM | SHELL) ;; *) unset "$name" 2>/dev/null ;; esac
 done
-inside=$1 d=$2/ranks/$3 folder=$2/work/$3
+inside=$1 attempt_dir=$2/ranks/$3 folder=$2/work/$3
 shift 3
 running || no "the rank does not run any more"
-[ ! -e "$d/container" ] || contained "$@"
+[ ! -e "$attempt_dir/container" ] || contained "$@"
 [ $# -gt 0 ] || set -- "${SHELL:-sh}"
 unset SHELL
 sought marked
@@ -47,7 +47,7 @@ sought marked
 [ -n "$found" ] || no "the environment of the rank cannot be read (process $pid)"
 
 groups=''
-{ read -r _ groups <"$d/confined"; } 2>/dev/null || :
+{ read -r _ groups <"$attempt_dir/confined"; } 2>/dev/null || :
 for group in $groups; do # first, since this sets the CPUs
   { echo $$ >"$group/cgroup.procs"; } 2>/dev/null ||
     echo "fleetform: the rank's limits do not hold for this: $group cannot be entered" >&2

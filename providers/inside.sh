@@ -8,7 +8,7 @@ shift
 if [ $# -eq 0 ]; then
   if command -v bash >/dev/null 2>&1; then set -- bash; else set -- sh; fi
 fi
-all() { for p in /proc/[0-9]*; do [ "${p#/proc/}" = $$ ] || echo "${p#/proc/}"; done; }
+all() { for process in /proc/[0-9]*; do [ "${process#/proc/}" = $$ ] || echo "${process#/proc/}"; done; }
 sought all
 cd "${where:-$folder}" 2>/dev/null || cd "$folder" || :
 eval "$found" # from here on every name may be the rank's

@@ -3,8 +3,8 @@
 #   term     TERM to all its processes
 #   alive    whether it runs; an ended one is removed
 #   remove   ends it at once and removes it; fails as long as it may exist
-d=${0%/*}
-read -r runtime name <"$d/container" || exit 1
+attempt_dir=${0%/*}
+read -r runtime name <"$attempt_dir/container" || exit 1
 
 # OPTION...: the containers of that name; fails if the runtime does not answer
 named() { timeout 20 "$runtime" ps "$@" --filter "name=$name" --format '{{.Names}}' 2>/dev/null </dev/null; }
@@ -15,9 +15,9 @@ remove() {
   timeout 20 "$runtime" rm --force $now "$name" >/dev/null 2>&1 </dev/null
   left=$(named --all) || return 1
   ! printf '%s\n' "$left" | grep -qxF -e "$name" || return 1
-  if [ -e "$d/making" ] && [ "$runtime" = docker ]; then # docker may still make it, though no client waits
+  if [ -e "$attempt_dir/making" ] && [ "$runtime" = docker ]; then # docker may still make it, though no client waits
     sleep 10
-    rm -f "$d/making"
+    rm -f "$attempt_dir/making"
     return 1
   fi
   rm -f "$0"

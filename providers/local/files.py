@@ -298,7 +298,7 @@ def _turn(path: Path) -> threading.Lock:  # noqa: ARG001 (the key)
 
 def never_ran(folder: str, epoch: int | None) -> bool:
     """Whether nothing was ever started in a runner's folder, and no earlier writer than `epoch` starts
-    anything there from now on: as a poll by `runner.sh` does (`current`), without a process for each node.
+    anything there from now on: as a poll by `runner.sh` does (`check_writer`), without a process per node.
 
     False for everything else, which the runner itself may judge: attempts, a later writer, a held lock.
     """

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from declarative.model.status import HARD, RUNTIMES
+from providers.runner import part
 from providers.transport import ConnectionLost, Finished, LocalTransport
 
 INHERITED = (
@@ -60,8 +61,7 @@ def can() -> frozenset[str]:
     there = {name for name in RUNTIMES if shutil.which(name)}
     if "DOCKER_HOST" not in os.environ and not os.access(_DOCKER, os.W_OK):
         there.discard("docker")  # only a client
-    text = Path(__file__).resolve().parents[1].joinpath("confine.sh").read_text()
-    done = BareTransport().run(["sh", "-c", f"{text}\nable"], timeout=_CAN_SECONDS)
+    done = BareTransport().run(["sh", "-c", f"{part('confine.sh')}\nable"], timeout=_CAN_SECONDS)
     return frozenset(there | {HARD} if done.exit_code == 0 else there)
 
 

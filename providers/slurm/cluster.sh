@@ -83,15 +83,15 @@ lock() { # FILE
   { command exec 9>>"$1"; } 2>/dev/null || refuse unwritable "$1"
   flock -w 20 9 || refuse busy "$1 is locked"
 }
-ended() { # CODE REASON: the attempt $d ends here, and never had a process
-  echo "$1 $2 $(date +%s)" >"$d/exit.t" && mv "$d/exit.t" "$d/exit"
-  rm -f "$d/sent"
+ended() { # CODE REASON: the attempt $attempt_dir ends here, and never had a process
+  echo "$1 $2 $(date +%s)" >"$attempt_dir/exit.t" && mv "$attempt_dir/exit.t" "$attempt_dir/exit"
+  rm -f "$attempt_dir/sent"
 }
-never() { # takes the place of the step of $d, so that none begins
-  (set -C && echo '- - -' >"$d/step") 2>/dev/null
+never() { # takes the place of the step of $attempt_dir, so that none begins
+  (set -C && echo '- - -' >"$attempt_dir/step") 2>/dev/null
 }
-idle_job() { # cancels the job of $d if all its ranks have ended
-  file "$d/job"
+idle_job() { # cancels the job of $attempt_dir if all its ranks have ended
+  file "$attempt_dir/job"
   [ "$text" ] && [ -s "$dir/jobs/$text/id" ] || return 0
   while read -r node rank; do
     [ -e "$dir/$node/$node/ranks/$rank/exit" ] || [ ! -e "$dir/$node/$node/ranks/$rank" ] || return 0
@@ -224,18 +224,18 @@ claim) # before files are placed
   [ -e "$dir/$1/claim" ] || { mkdir -p "$dir/$1" && echo "$1" >"$dir/$1/claim"; } 2>/dev/null || refuse unwritable "$dir"
   ;;
 prepare)
-  node=$1 d=$dir/$1/$1/ranks/$2
-  mkdir -p "$d" 2>/dev/null || refuse unwritable "$d"
-  if [ ! -e "$d/prepared" ]; then
+  node=$1 attempt_dir=$dir/$1/$1/ranks/$2
+  mkdir -p "$attempt_dir" 2>/dev/null || refuse unwritable "$attempt_dir"
+  if [ ! -e "$attempt_dir/prepared" ]; then
     bring "$3"
     gate=$4 grace=$5
     {
-      mv "$new" "$d/sent" && echo "$6 $7 $8 $9 ${10} ${11}" >"$d/needs.$$" && mv "$d/needs.$$" "$d/needs" && shift 11 &&
-        printf '%s\n' "$@" >"$d/options.$$" && mv "$d/options.$$" "$d/options" &&
-        echo "$(date +%s) $gate $grace" >"$d/prepared.$$" && { ln "$d/prepared.$$" "$d/prepared" || [ -e "$d/prepared" ]; } &&
-        rm -f "$d/prepared.$$"
-    } 2>/dev/null || refuse nospace "$d"
-    sync "$d"
+      mv "$new" "$attempt_dir/sent" && echo "$6 $7 $8 $9 ${10} ${11}" >"$attempt_dir/needs.$$" && mv "$attempt_dir/needs.$$" "$attempt_dir/needs" && shift 11 &&
+        printf '%s\n' "$@" >"$attempt_dir/options.$$" && mv "$attempt_dir/options.$$" "$attempt_dir/options" &&
+        echo "$(date +%s) $gate $grace" >"$attempt_dir/prepared.$$" && { ln "$attempt_dir/prepared.$$" "$attempt_dir/prepared" || [ -e "$attempt_dir/prepared" ]; } &&
+        rm -f "$attempt_dir/prepared.$$"
+    } 2>/dev/null || refuse nospace "$attempt_dir"
+    sync "$attempt_dir"
   fi
   echo "FLEETFORM-PREPARED $node"
   ;;
@@ -297,7 +297,7 @@ cancel)
   done
   if [ -e "$dir/jobs/$1/ranks" ]; then
     while read -r node rank; do
-      d=$dir/$node/$node/ranks/$rank
+      attempt_dir=$dir/$node/$node/ranks/$rank
       never && ended 143 "$2"
     done <"$dir/jobs/$1/ranks"
   fi
@@ -307,18 +307,18 @@ open)
   node=$1 tries=$((50 * $2))
   shift 2
   for rank; do
-    d=$dir/$node/$node/ranks/$rank
-    if [ ! -e "$d/prepared" ] || [ -e "$d/exit" ] || [ -e "$d/opened" ]; then continue; fi
-    read -r at gate _ <"$d/prepared"
+    attempt_dir=$dir/$node/$node/ranks/$rank
+    if [ ! -e "$attempt_dir/prepared" ] || [ -e "$attempt_dir/exit" ] || [ -e "$attempt_dir/opened" ]; then continue; fi
+    read -r at gate _ <"$attempt_dir/prepared"
     if [ "$gate" != - ] && [ "$(date +%s)" -gt $((at + gate)) ]; then
       never && ended 75 gate
     else
-      date +%s >"$d/opened.t" && mv "$d/opened.t" "$d/opened"
+      date +%s >"$attempt_dir/opened.t" && mv "$attempt_dir/opened.t" "$attempt_dir/opened"
     fi
   done
   for rank; do # it is there within moments, so nobody has to ask once more
-    d=$dir/$node/$node/ranks/$rank
-    while [ -e "$d/opened" ] && [ ! -e "$d/started" ] && [ ! -e "$d/exit" ] && [ "$tries" -gt 0 ]; do
+    attempt_dir=$dir/$node/$node/ranks/$rank
+    while [ -e "$attempt_dir/opened" ] && [ ! -e "$attempt_dir/started" ] && [ ! -e "$attempt_dir/exit" ] && [ "$tries" -gt 0 ]; do
       sleep 0.02
       tries=$((tries - 1))
     done
@@ -326,25 +326,25 @@ open)
   echo FLEETFORM-OPENED
   ;;
 stop)
-  d=$dir/$1/$1/ranks/$2 grace=$3
-  if [ -e "$d/prepared" ] && [ ! -e "$d/exit" ]; then
-    echo "$grace" >"$d/stop.t" && mv "$d/stop.t" "$d/stop"
+  attempt_dir=$dir/$1/$1/ranks/$2 grace=$3
+  if [ -e "$attempt_dir/prepared" ] && [ ! -e "$attempt_dir/exit" ]; then
+    echo "$grace" >"$attempt_dir/stop.t" && mv "$attempt_dir/stop.t" "$attempt_dir/stop"
     if never; then
       ended 143 stopped
     else
       tries=$((grace * 10 + 100))
-      while [ ! -e "$d/exit" ] && [ "$tries" -gt 0 ]; do
+      while [ ! -e "$attempt_dir/exit" ] && [ "$tries" -gt 0 ]; do
         sleep 0.1
         tries=$((tries - 1))
         [ $((tries % 10)) -eq 0 ] || continue
-        read -r job _ <"$d/step"
+        read -r job _ <"$attempt_dir/step"
         job_state "${job%%.*}"
         case $state in RUNNING | COMPLETING | CONFIGURING | SUSPENDED | STOPPED | SIGNALING | STAGE_OUT) ;; *) sleep 1 && break ;; esac
       done
-      if [ ! -e "$d/exit" ]; then
-        read -r job _ <"$d/step"
+      if [ ! -e "$attempt_dir/exit" ]; then
+        read -r job _ <"$attempt_dir/step"
         [ -z "$state" ] || { scancel "$job" >/dev/null 2>&1 && sleep 1; }
-        [ -e "$d/exit" ] || ended 137 stopped
+        [ -e "$attempt_dir/exit" ] || ended 137 stopped
       fi
     fi
     idle_job
@@ -352,23 +352,23 @@ stop)
   echo FLEETFORM-STOPPED
   ;;
 limit)
-  d=$dir/$1/$1/ranks/$2
-  if [ -e "$d/prepared" ] && [ ! -e "$d/exit" ]; then echo "$3" >"$d/limit.t" && mv "$d/limit.t" "$d/limit"; fi
+  attempt_dir=$dir/$1/$1/ranks/$2
+  if [ -e "$attempt_dir/prepared" ] && [ ! -e "$attempt_dir/exit" ]; then echo "$3" >"$attempt_dir/limit.t" && mv "$attempt_dir/limit.t" "$attempt_dir/limit"; fi
   tries=50
-  while [ -e "$d/limit" ] && [ -e "$d/step" ] && [ ! -e "$d/exit" ] && [ "$tries" -gt 0 ]; do
+  while [ -e "$attempt_dir/limit" ] && [ -e "$attempt_dir/step" ] && [ ! -e "$attempt_dir/exit" ] && [ "$tries" -gt 0 ]; do
     sleep 0.1
     tries=$((tries - 1))
   done
   echo FLEETFORM-LIMITED
   ;;
 adjust)
-  d=$dir/$1/$1/ranks/$2
-  if [ -e "$d/prepared" ] && [ ! -e "$d/exit" ]; then
-    file "$d/job"
+  attempt_dir=$dir/$1/$1/ranks/$2
+  if [ -e "$attempt_dir/prepared" ] && [ ! -e "$attempt_dir/exit" ]; then
+    file "$attempt_dir/job"
     file "$dir/jobs/${text:--}/id"
-    read -r _ _ _ _ limit _ <"$d/needs"
+    read -r _ _ _ _ limit _ <"$attempt_dir/needs"
     [ -z "$text" ] || [ "$limit$4" = -- ] || lengthen "$text" "$4" # it was asked for without a limit
-    { echo "$3" >"$d/grace.t" && mv "$d/grace.t" "$d/grace"; } 2>/dev/null || refuse nospace "$d"
+    { echo "$3" >"$attempt_dir/grace.t" && mv "$attempt_dir/grace.t" "$attempt_dir/grace"; } 2>/dev/null || refuse nospace "$attempt_dir"
   fi
   echo FLEETFORM-ADJUSTED
   ;;
@@ -395,12 +395,12 @@ tidy)
   node=$1
   shift
   for rank; do
-    d=$dir/$node/$node
-    [ -e "$d/ranks/$rank/exit" ] || continue
-    file "$d/ranks/$rank/job"
-    mv "$d/ranks/$rank" "$d/.$rank" # at once: the job looks whether it has ended
-    rm -rf "$d/.$rank" "$d/hosts/$rank" "$d/files/use/$rank"
-    rm -rf "$d/work/$rank" 2>/dev/null || { chmod -R u+rwx "$d/work/$rank" && rm -rf "$d/work/$rank"; } 2>/dev/null
+    attempt_dir=$dir/$node/$node
+    [ -e "$attempt_dir/ranks/$rank/exit" ] || continue
+    file "$attempt_dir/ranks/$rank/job"
+    mv "$attempt_dir/ranks/$rank" "$attempt_dir/.$rank" # at once: the job looks whether it has ended
+    rm -rf "$attempt_dir/.$rank" "$attempt_dir/hosts/$rank" "$attempt_dir/files/use/$rank"
+    rm -rf "$attempt_dir/work/$rank" 2>/dev/null || { chmod -R u+rwx "$attempt_dir/work/$rank" && rm -rf "$attempt_dir/work/$rank"; } 2>/dev/null
     [ -z "$text" ] || siblings "$text" || rm -rf "$dir/jobs/$text"
   done
   echo FLEETFORM-TIDY

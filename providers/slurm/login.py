@@ -23,7 +23,7 @@ from declarative.provider import (
 )
 from providers.local.machine import inherited
 from providers.ownership import key_of
-from providers.runner import ANSWER_SECONDS, RunnerError, checked
+from providers.runner import ANSWER_SECONDS, RunnerError, checked, joined, part
 from providers.ssh.host import Host, Wrong, check_options, host_of, wrong_root
 from providers.ssh.scripts import text
 from providers.ssh.transport import SshTransport
@@ -92,8 +92,7 @@ def script() -> str:
 @cache
 def bundle() -> tuple[str, bytes, str]:
     """The program that runs on the nodes: its name, which includes its hash; its content; the hash."""
-    parts = (_HERE.parent / "confine.sh", _HERE / "step.sh", _HERE.parent / "runner.sh")
-    content = "".join(part.read_text() for part in parts).encode()
+    content = (part("confine.sh") + (_HERE / "step.sh").read_text() + joined()).encode()
     digest = hashlib.sha256(content).hexdigest()
     return f"runner-{digest[:16]}.sh", content, digest
 

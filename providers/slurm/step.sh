@@ -8,55 +8,55 @@
 # Slurm confines and ends a step's processes. A rank starts at most once, whatever is submitted or requeued:
 # the file `step` in its folder can be made once.
 step_of() { # FOLDER ATTEMPT
-  d=$1/ranks/$2 id=$2
-  (set -C && echo "$SLURM_JOB_ID.$SLURM_STEP_ID ${SLURMD_NODENAME:--} ${CUDA_VISIBLE_DEVICES:--}" >"$d/step") 2>/dev/null ||
+  attempt_dir=$1/ranks/$2 attempt=$2
+  (set -C && echo "$SLURM_JOB_ID.$SLURM_STEP_ID ${SLURMD_NODENAME:--} ${CUDA_VISIBLE_DEVICES:--}" >"$attempt_dir/step") 2>/dev/null ||
     exit 0
   FLEETFORM_RUNNER_DIR=$1/ranks
   export FLEETFORM_RUNNER_DIR
-  read -r _ _ grace <"$d/prepared"
+  read -r _ _ grace <"$attempt_dir/prepared"
   asked='' ends=''
   trap 'ends=1' TERM
   read -r since _ </proc/uptime
-  while [ ! -e "$d/opened" ]; do
-    [ ! -e "$d/stop" ] || leave 143 stopped
+  while [ ! -e "$attempt_dir/opened" ]; do
+    [ ! -e "$attempt_dir/stop" ] || leave 143 stopped
     [ -z "$ends" ] || leave 75 gate # its job ends before its gang was complete
     read -r now _ </proc/uptime
     [ $((${now%.*} - ${since%.*})) -lt 600 ] || leave 75 gate
     sleep 0.1
   done
-  [ ! -e "$d/stop" ] || leave 143 stopped
-  bytes=$(stat -c %s "$d/sent")
+  [ ! -e "$attempt_dir/stop" ] || leave 143 stopped
+  bytes=$(stat -c %s "$attempt_dir/sent")
   set --
-  while IFS= read -r option; do [ -z "$option" ] || set -- "$@" "$option"; done <"$d/options"
-  said=$(sh "$0" start "$id" "$bytes" "$@" <"$d/sent" 2>&1)
-  rm -f "$d/sent"
-  if [ ! -e "$d/started" ]; then
-    printf '%s\n' "$said" | tail -n 1 >"$d/refused"
+  while IFS= read -r option; do [ -z "$option" ] || set -- "$@" "$option"; done <"$attempt_dir/options"
+  said=$(sh "$0" start "$attempt" "$bytes" "$@" <"$attempt_dir/sent" 2>&1)
+  rm -f "$attempt_dir/sent"
+  if [ ! -e "$attempt_dir/started" ]; then
+    printf '%s\n' "$said" | tail -n 1 >"$attempt_dir/refused"
     leave 70 refused
   fi
-  while ! flock -s -w 0.5 "$d/run" true; do
+  while ! flock -s -w 0.5 "$attempt_dir/run" true; do
     if [ "$ends" ] && [ -z "$asked" ]; then
       asked=1
-      [ ! -e "$d/grace" ] || read -r grace <"$d/grace"
-      setsid -f sh "$0" stop "$id" "$grace" >/dev/null 2>&1
-    elif [ -e "$d/stop" ] && [ "$asked" != 2 ]; then
+      [ ! -e "$attempt_dir/grace" ] || read -r grace <"$attempt_dir/grace"
+      setsid -f sh "$0" stop "$attempt" "$grace" >/dev/null 2>&1
+    elif [ -e "$attempt_dir/stop" ] && [ "$asked" != 2 ]; then
       asked=2
-      read -r grace <"$d/stop"
-      setsid -f sh "$0" stop "$id" "$grace" >/dev/null 2>&1
+      read -r grace <"$attempt_dir/stop"
+      setsid -f sh "$0" stop "$attempt" "$grace" >/dev/null 2>&1
     fi
-    if [ -e "$d/limit" ]; then
-      read -r limit <"$d/limit"
-      sh "$0" limit "$id" "$limit" >/dev/null 2>&1
-      rm -f "$d/limit"
+    if [ -e "$attempt_dir/limit" ]; then
+      read -r limit <"$attempt_dir/limit"
+      sh "$0" limit "$attempt" "$limit" >/dev/null 2>&1
+      rm -f "$attempt_dir/limit"
     fi
   done
-  for _ in 1 2 3 4 5 6 7 8 9 10; do [ -e "$d/exit" ] || sleep 0.1; done
-  read -r code _ <"$d/exit" || code=70
+  for _ in 1 2 3 4 5 6 7 8 9 10; do [ -e "$attempt_dir/exit" ] || sleep 0.1; done
+  read -r code _ <"$attempt_dir/exit" || code=70
   exit "$code"
 }
 leave() { # CODE REASON: none of its commands ran
-  echo "$1 $2 $(date +%s)" >"$d/exit.t" && mv "$d/exit.t" "$d/exit"
-  rm -f "$d/sent"
+  echo "$1 $2 $(date +%s)" >"$attempt_dir/exit.t" && mv "$attempt_dir/exit.t" "$attempt_dir/exit"
+  rm -f "$attempt_dir/sent"
   exit "$1"
 }
 case ${1-} in

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from declarative.model.record import struct
 from declarative.provider import Bundle, Source, TransientError, TransientKind
 from providers.ownership import key_of
-from providers.runner import ANSWER_SECONDS, RunnerError, checked
+from providers.runner import ANSWER_SECONDS, RunnerError, checked, joined
 from providers.transport import ConnectionLost
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ MOST_CPUS = 1 << 16
 _BEFORE = {
     "enter.sh": ("root.sh",),
     "put.sh": ("root.sh",),
-    "probe.sh": ("root.sh", "../confine.sh"),
-    "claim.sh": ("../confine.sh", "root.sh", "epoch.sh"),
+    "probe.sh": ("root.sh", "../runner/confine.sh"),
+    "claim.sh": ("../runner/confine.sh", "root.sh", "epoch.sh"),
     "volume.sh": ("root.sh", "epoch.sh"),
 }
 """The functions that a script needs: to find the state folder, to make or remove control groups, and to
@@ -64,7 +64,7 @@ def text(name: str, *, have: tuple[str, ...] = ()) -> str:
 @cache
 def bundle() -> bytes:
     """The runner, and before it the check whose node the host is. One file: it is whole or not there."""
-    return (text("claim.sh") + (_HERE.parent / "runner.sh").read_text()).encode()
+    return (text("claim.sh") + joined()).encode()
 
 
 @cache

@@ -14,7 +14,7 @@ import pytest
 import providers
 from tests.support.cli import ended, every_text, fleet, hold, lines, processes, release, task, until, volume
 
-RUNNER = Path(providers.__file__).with_name("runner.sh")
+RUNNER = Path(providers.__file__).with_name("runner") / "runner.sh"
 ENVIRONMENT = "python3 -c 'import json, os; print(json.dumps(dict(os.environ)))'"
 GANG = ("MASTER_NODE_IP", "NODES_IPS", "GPUS_PER_NODE", "GPUS_NUM", "MPI_HOSTFILE")
 AFFINITY = "python3 -c 'import os; print(*sorted(os.sched_getaffinity(0)))'"

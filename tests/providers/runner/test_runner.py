@@ -29,7 +29,7 @@ from providers.runner import (
 from providers.transport import ConnectionLost, Finished, LocalTransport
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-RUNNER_SH = REPOSITORY / "providers" / "runner.sh"
+RUNNER_SH = REPOSITORY / "providers" / "runner" / "runner.sh"
 SHELLS = [shell for shell in ("bash", "dash") if shutil.which(shell)]
 
 
@@ -557,8 +557,8 @@ group name 2,3 1024 && echo "$means $whole $groups $(cat $groups/cpuset.cpus)"
 @pytest.mark.parametrize("answer", ['exec "$@"', "exit 1", "exit 0"])
 def test_a_rank_starts_once_whatever_systemd_says(host, answer):
     """It may also refuse."""
-    for name in ("runner.sh", "confine.sh"):
-        shutil.copy(RUNNER_SH.with_name(name), host.folder)
+    for part in RUNNER_SH.parent.glob("*.sh"):
+        shutil.copy(part, host.folder)
     (host.folder / "asked").write_text(f"#!/bin/sh\necho $1 >>{host.folder}/names\nshift\n{answer}\n")
     (host.folder / "asked").chmod(0o755)
     with (host.folder / "confine.sh").open("a") as file:

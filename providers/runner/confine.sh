@@ -2,7 +2,6 @@
 # Limits a rank to its CPUs and its memory by the kernel's control groups, if this user may make them. Every process in
 # a rank's groups is known to be the rank's, whatever it does to its environment or session. Functions only; they
 # precede the runner and the probe. Needs coreutils and sed, and systemd-run where systemd runs.
-confines=1
 
 mounted() { # TYPE [CONTROLLER]: sets at to the folder of our group in that hierarchy, and top to the topmost folder
   top=$(while read -r _ where type options _; do

@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote_to_bytes
@@ -20,7 +21,9 @@ from providers.transport import ConnectionLost, Finished, Transport
 T = TypeVar("T")
 
 ANSWER_SECONDS = 60.0  # for a short task of a host, which may be busy and wait up to 20 s for a lock
-SCRIPT = str(Path(__file__).resolve().with_name("runner.sh"))
+_HERE = Path(__file__).resolve().parent
+SCRIPT = str(_HERE / "runner.sh")
+_PARTS = ("attempt.sh", "report.sh", "end.sh", "watch.sh", "start.sh", "task.sh", "change.sh", "runner.sh")
 IDS_PER_CALL = 500  # keeps the command line far below every host's limit
 
 _HOST, _END, _LOG, _ERROR = b"FLEETFORM-HOST 1", b"FLEETFORM-END", b"FLEETFORM-LOG ", b"FLEETFORM-ERR "
@@ -62,7 +65,7 @@ class Launch:
     folders and files that the host may lack: without one that is not optional (the third item) the task ends
     before its first command. With `gate_seconds` the script waits at most so long at a gate (`gate.sh`), and
     `limit_seconds` count from there. After `alone_seconds` in which its host was cut off from us, from its
-    gateway and from the addresses that are `near`, it is stopped: see `alone` in runner.sh.
+    gateway and from the addresses that are `near`, it is stopped: see `watch_contact` in watch.sh.
     `unused` is percent and seconds: it is stopped once one of the `gpus` was used less for so long, by every
     sample; without `gpus` those that its environment names. `gpus` are UUIDs, or numbers where none are
     known.
@@ -214,6 +217,18 @@ class Runner:
         env = self._env if epoch is None else (*self._env, f"FLEETFORM_EPOCH={epoch}")
         done = self._transport.run([*env, *self._script, *arguments], stdin, seconds)
         return checked(done, f"`runner.sh {arguments[0]}`")
+
+
+@cache
+def part(name: str) -> str:
+    """The text of one of the runner's files."""
+    return (_HERE / name).read_text()
+
+
+@cache
+def joined() -> str:
+    """The runner in one text, as hosts get it; `confine.sh` precedes it there."""
+    return "".join(map(part, _PARTS))
 
 
 def checked(done: Finished, asked: str) -> bytes:
