@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from declarative.model.state import natural
 from declarative.placement.admission import TooMuchWorkError
-from declarative.placement.assignment import Assignment
 from declarative.placement.block_numbers import finish
 from declarative.placement.catalog import Catalog
 from declarative.placement.demand import Job
@@ -74,7 +73,7 @@ class Placed:
                 shared=shared,
                 seated=seated,
             )
-            told = RefusalReports(self.catalog, found.assignment, finished, self._may_seat_alone)
+            told = RefusalReports(self.catalog, found.assignment, finished, self._may_fit_alone)
             refusals = told.of(found.left, sought.of, found.proved)
             remedies = sought.shared
         return PlacementOutcome(
@@ -87,9 +86,9 @@ class Placed:
             bound=found.bound,
         )
 
-    def _may_seat_alone(self, start: Assignment, job: Job) -> bool:
-        """Whether a task finds a place, from a assignment on, if no other is asked for, or may do so."""
-        return Search(self.catalog, self.effort, self.known, start).may_seat_alone(job)
+    def _may_fit_alone(self, catalog: Catalog, job: Job) -> bool:
+        """Whether a task finds a place in a catalog if no other is asked for, or may do so."""
+        return Search(catalog, self.effort, self.known).may_seat_alone(job)
 
     def _seats(self, catalog: Catalog, needed: Collection[int], until: float) -> Collection[int] | None:
         """The tasks that a plan of another catalog seats; None if it takes more work than `until`."""

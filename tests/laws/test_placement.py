@@ -16,7 +16,7 @@ from declarative.model.spec import CreationPolicy
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.problem import Ask, Choice, PlacementOutcome, Verdict
 from tests.support.brute import placed, score
-from tests.support.varied import ideal, later, of_vendors, promised, running
+from tests.support.varied import later, of_vendors, promised, running
 from tests.support.worlds import Case, Taste, cases, seeded, sizes_that_divide
 
 LAW = settings(
@@ -280,28 +280,6 @@ def test_what_is_refused_does_not_fit_beside_what_is_placed(case):
 
 
 # ----------------------------------------------------------------------------------------- capacity, reasons
-
-
-@LAW
-@given(cases())
-@example(seeded(10))
-@example(seeded(408))
-@example(seeded(202_799, FRESH))
-@example(seeded(214_817))
-def test_what_can_never_fit_does_not_fit_an_empty_world(case):
-    """`never-fits` holds though every node were idle and ready, every offer unlimited and no volume held.
-
-    And `no-capacity` says that it would fit then. (A task that launches nothing itself might also fit on what
-    others launch, so of those nothing is said.)
-    """
-    for refusal in case.place().refusals:
-        (ask,) = [a for a in case.asks if name_of(a) == refusal.task]
-        alone = ideal(case, [Ask(want=ask.want, reuse=ask.reuse)]).place()
-        event(refusal.code)
-        if refusal.code == "never-fits":
-            assert alone.choices == ()
-        elif not reuses(ask) and not case.leaving:
-            assert len(alone.choices) == ask.want.spec.nodes
 
 
 @LAW

@@ -7,6 +7,7 @@ import pytest
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.status import NodeState
 from declarative.placement import admission
+from declarative.placement.explain import never
 from declarative.placement.explain import refusal as refusals
 from declarative.planner.make import make_plan
 from declarative.render.data import plan_json
@@ -169,7 +170,7 @@ def test_a_gang_that_one_large_node_holds_may_fit_later():
 @pytest.mark.parametrize(("most", "code"), [(1, "never-fits"), (0, "no-capacity")])
 def test_what_was_not_searched_a_place_for_is_not_said_never_to_fit(most, code, monkeypatch):
     """Of ranks that are to lie apart, one try tells only what it found."""
-    monkeypatch.setattr(refusals, "MOST_SEARCHED", most)
+    monkeypatch.setattr(never, "MOST_SEARCHED", most)
     fleet = {**GPU, "nodes": "0..1", "placement": "any"}
     train = {"name": "train", "nodes": 2, "placement": "any", "spread": "node", "resources": {"gpu": 1}}
     refusal = refused(look(World(), [fleet], [train]))

@@ -310,7 +310,8 @@ def test_a_pinned_node_that_is_not_ready_is_refused_by_name():
 
 def test_a_node_that_is_to_go_takes_no_new_work():
     """Nodes that are closed say why."""
-    refusal = refused(run(ask(), [node("gpu-0", closed="it is replaced once idle")]))
+    rules = [fleet(offers=[offer()], nodes="0..1", existing=1)]
+    refusal = refused(run(ask(), [node("gpu-0", closed="it is replaced once idle")], rules))
     assert causes(refusal)["node/gpu-0"] == "closed"
     assert refusal.code == "no-capacity"
 
@@ -404,7 +405,7 @@ def test_an_offer_is_taken_as_often_as_its_limit_allows():
     assert [n.instance_type for n in out.launches] == ["x", "next"]
     refusal = refused(run(ask(nodes=3), [], fleets))
     assert set(causes(refusal).values()) == {"limit"}
-    assert refusal.code == "no-capacity"
+    assert refusal.code == "never-fits"
 
 
 def test_a_fleet_that_cannot_be_filled_says_how_much_is_missing():

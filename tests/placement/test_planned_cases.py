@@ -233,7 +233,7 @@ def test_any_spans_two_regions_and_cluster_does_not():
     assert (refusal["code"], set(codes(refusal).values())) == ("never-fits", {"not-cluster"})
     fleets[0]["placement"] = "cluster"
     found = look(World(), fleets, [cluster], catalog=catalog, regions=both)
-    assert refused(found)["code"] == "no-capacity"
+    assert refused(found)["code"] == "never-fits"
     assert (found["reservations"], found["actions"]) == ([], [])
 
 

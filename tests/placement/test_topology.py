@@ -82,7 +82,7 @@ def test_the_task_is_heard_before_the_fleet():
 def test_a_refusal_names_the_zone_and_what_helps():
     out = run(ask(4), fleets=[cluster(offers=ZONES[:2])])
     (refusal,) = out.refusals
-    assert refusal.code == "no-capacity"
+    assert refusal.code == "never-fits"
     assert "with `same: region`" in refusal.changes
     cause = next(v for v in refusal.ranks if v.verdict.value == "cause")
     assert "zone" in {r.code for r in cause.rejections}

@@ -1419,14 +1419,14 @@ def pinned(*names, nodes=1, **more):
 
 
 def test_a_pin_launches_no_node_of_its_name():
-    """It names what is there: the fleet could have nine nodes, and has none of that name."""
+    """It names what is there: the fleet could have nine nodes, and gets one of that name only for others."""
     fleet = {**FLEET, "nodes": "0..9"}
     world = brought({**FLEET, "nodes": 2}, tasks=())
-    for name in ("pair-7", "pair-2"):
+    for name, code in (("pair-7", "no-capacity"), ("pair-2", "no-capacity"), ("pair-9", "never-fits")):
         plan = world.plan(wanted(fleet, (DATA,), (pinned(name),)))
         assert ids(plan, "node") == []
         (refusal,) = plan.unplaced.refusals
-        assert refusal.code == "never-fits"
+        assert refusal.code == code
         assert refusal.hint == (
             f"`instances` names what is there, and launches nothing: {name} is not; there are pair-0, pair-1"
         )

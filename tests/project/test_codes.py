@@ -13,7 +13,7 @@ import pytest
 from declarative.apply.graph_walk import code_of
 from declarative.language.template import MissingEnvError
 from declarative.model.codes import CODES, REJECTIONS, Chapter, Code
-from declarative.placement.explain import refusal
+from declarative.placement.explain import never
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.store import StateError
 
@@ -194,8 +194,8 @@ def test_every_entry_of_the_catalogue_is_raised():
 
 def test_structural_codes_are_those_of_placement():
     structural = {name for name, code in REJECTIONS.items() if code.group is Chapter.STRUCTURAL}
-    assert structural == set(refusal.STRUCTURAL)
-    assert set(refusal.WORDS) <= set(REJECTIONS)
+    assert structural == set(never.LASTING)
+    assert set(never.LASTING | never.PASSING) == set(REJECTIONS)
 
 
 @pytest.mark.parametrize("name", [*CODES, *REJECTIONS])

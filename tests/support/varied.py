@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from declarative.model.resource import Offer
+from declarative.model.spec import CreationPolicy
 from declarative.model.spec.values import Count, Gpu, Resources
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.problem import Ask, PlacementOutcome
 from tests.support.worlds import Case, Choose, by_price
 
 
-def ideal(where: Case, asks: Sequence[Ask]) -> Case:
-    """The same world with every node idle and ready, every offer unlimited, no volume held; other tasks."""
+def empty_worlds(case: Case, task: Ask) -> Iterator[Case]:
+    """The world once all running tasks have ended, without any of the nodes that their fleets may let go."""
     ready = Readiness(state=NodeState.READY)
-    return Case(
-        asks=tuple(asks),
-        nodes=tuple(replace(n, held={}, readiness=ready, closed=None) for n in where.nodes),
-        fleets={
-            name: replace(rule, offers=tuple(replace(o, limit=None) for o in rule.offers))
-            for name, rule in where.fleets.items()
-        },
-        volumes={name: replace(at, holder=None) for name, at in where.volumes.items()},
-    )
+    pins = {name for name in task.want.spec.instances if name not in {n.name for n in case.nodes}}
+    spec = replace(task.want.spec, creation_policy=CreationPolicy.REUSE_OR_CREATE)
+    asked = Ask(want=replace(task.want, spec=spec))
+    closed = [n for n in case.nodes if n.closed and n.fleet in case.fleets]
+    stay = [n for n in case.nodes if n not in closed]
+    spare = [n for n in stay if n.fleet in case.fleets and n.name not in task.want.spec.instances]
+    for count in range(len(spare) + 1):
+        for gone in itertools.combinations(spare, count):
+            fleets = {}
+            for name, rule in case.fleets.items():
+                left = rule.existing - sum(n.fleet == name for n in (*closed, *gone))
+                nodes = rule.fleet.nodes
+                assert nodes is not None
+                if left < nodes.target and any(n.fleet == name for n in gone):
+                    break
+                numbers = range(9 if nodes.max is None else nodes.max)
+                coming = tuple(sorted(pins & {f"{name}-{number}" for number in numbers}))
+                fleets[name] = replace(rule, existing=left, free_names=coming)
+            else:
+                yield Case(
+                    asks=(asked,),
+                    nodes=tuple(replace(n, held={}, readiness=ready) for n in stay if n not in gone),
+                    fleets=fleets,
+                    volumes={name: replace(at, holder=None) for name, at in case.volumes.items()},
+                )
 
 
 MODELS = ("H100", "H100", "MI300X", "FOO")

@@ -55,13 +55,6 @@ class Case:
         """Where all goes."""
         return place(self.asks, self.nodes, self.fleets, self.volumes)
 
-    @property
-    def leaving(self) -> bool:
-        """Whether a node of a declared fleet is to go: it does not say where its cluster lies, but would if
-        it stayed, so what `never` means is open.
-        """
-        return any(n.closed and n.fleet in self.fleets for n in self.nodes)
-
     def __repr__(self) -> str:
         """Only what differs from one to the next: a failing example is to be read by people."""
         lines = ["Case:"]

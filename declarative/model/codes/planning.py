@@ -255,14 +255,14 @@ PLANNING: dict[str, Code] = {
     ),
     "never-fits": Code(
         Chapter.PLACEMENT,
-        "the task would have no place even if all nodes were idle and ready and no offer ran out: waiting "
-        "does not help",
+        "the task would have no place even if all running tasks had ended, every node were ready and every "
+        "fleet had grown to its maximum: waiting does not help",
         "resources: {gpu: 16}  # and no node has more than 8",
-        "change the task or the fleets; the structural codes among the rejections say what",
+        "change the task, the fleets or the `limit` of the offers; the rejections say what",
     ),
     "no-capacity": Code(
         Chapter.PLACEMENT,
-        "the task would fit, but not now, because of what else runs",
+        "the task would fit if running tasks had ended, nodes were ready, or others had nodes launched",
         "nodes: 4  # and three nodes are idle",
         "wait until tasks have ended and run `fleetform apply` again, or let the fleet grow",
     ),
@@ -389,12 +389,6 @@ STRUCTURAL: dict[str, Code] = {
         "a volume in us-east-1 and a node in us-west-2",
         "put the task and its volumes into one place, or name alternatives: `name: [data-a, data-b]`",
     ),
-    "reuse-only": Code(
-        Chapter.STRUCTURAL,
-        "it would have to be launched, and the task only uses existing nodes",
-        "creation_policy: reuse",
-        "set `creation_policy: reuse-or-create`, or raise the fleet's `nodes`",
-    ),
     "no-offer": Code(
         Chapter.STRUCTURAL,
         "no backend offers a node that the fleet's own limits allow",
@@ -459,6 +453,13 @@ CAPACITY: dict[str, Code] = {
         "a volume that the rank mounts is attached for another rank",
         "two tasks that mount `data-0`",
         "wait until the other task has ended, or give each its own volume",
+    ),
+    "reuse-only": Code(
+        Chapter.CAPACITY,
+        "it would have to be launched, and the task only uses nodes that are launched for others",
+        "creation_policy: reuse",
+        "set `creation_policy: reuse-or-create`, raise the fleet's `nodes`, or wait until another task gets a "
+        "node",
     ),
     "fleet-max": Code(
         Chapter.CAPACITY,

@@ -11,7 +11,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from declarative.model.diagnostic import and_more
-from declarative.model.resource import Offer
 from declarative.model.spec import Task
 from declarative.model.state import natural, rank_name
 from declarative.placement.assignment import Assignment
@@ -19,11 +18,11 @@ from declarative.placement.block_numbers import BlockAssignment
 from declarative.placement.catalog import Catalog, LaunchOption
 from declarative.placement.cover import Try
 from declarative.placement.demand import ANYWHERE, Job, is_spread
+from declarative.placement.explain.never import LASTING, PASSING, EmptyWorld, not_pinned, unseen_reason
 from declarative.placement.filters import (
     Mismatch,
     beside_reason,
     block_reason,
-    blocks_wanted,
     fleet_reason,
     kept_apart,
     place_reason,
@@ -41,36 +40,11 @@ from declarative.placement.problem import (
     RankVerdict,
     Refusal,
     Rejection,
-    Unseen,
     Verdict,
     of_offer,
     offer_name,
 )
 from declarative.placement.volumes import mount_reason
-
-STRUCTURAL = (
-    "fleet",
-    "not-cluster",
-    "instance",
-    "backend",
-    "region",
-    "zone",
-    "topology",
-    "spread",
-    "gpu-vendor",
-    "spot",
-    "price",
-    "price-unknown",
-    "isolation",
-    "no-runtime",
-    "too-small",
-    "too-large",
-    "volume-missing",
-    "volume-elsewhere",
-    "reuse-only",
-    "no-offer",
-)
-"""Codes that no waiting mends; they are named before those that are about capacity."""
 
 MOST_REJECTIONS = 200
 """Up to that many nodes and offers are named one by one; more are counted, by fleet and code."""
@@ -84,44 +58,7 @@ NAMED = 3
 MOST_ASKED = 1_000_000
 """Nodes and offers that are asked about for all refusals of a plan; beyond, a refusal lists none."""
 
-MOST_SEARCHED = 50
-"""Tasks that are searched a place for alone; beyond, none of that sort is said never to fit."""
-
 BRIEF = "too many were refused to say why here: `fleetform explain task/NAME` does"
-
-WORDS = {
-    "fleet": "in another fleet",
-    "not-cluster": "in no cluster fleet",
-    "instance": "not among the pinned nodes",
-    "backend": "in another backend",
-    "region": "in another region",
-    "zone": "in another zone",
-    "topology": "elsewhere in the topology",
-    "avoided": "avoided since the task failed there",
-    "spread": "beside another rank",
-    "gpu-vendor": "with another vendor's GPUs",
-    "spot": "ruled out by the spot policy",
-    "price": "over the price cap",
-    "price-unknown": "without a known price",
-    "isolation": "without hard limits",
-    "no-runtime": "without podman or docker",
-    "too-small": "too small",
-    "too-large": "too large",
-    "volume-missing": "without the volume",
-    "volume-elsewhere": "away from the volume",
-    "reuse-only": "not launched for it (reuse only)",
-    "no-offer": "without an offer",
-    "drained": "drained",
-    "not-ready": "not ready",
-    "closed": "about to be replaced or deleted",
-    "not-idle": "not wholly idle",
-    "busy": "without enough idle blocks",
-    "volume-busy": "but the volume is in use",
-    "volume-gone": "but the volume is gone",
-    "offers-unknown": "whose offers could not be read",
-    "fleet-max": "beyond the fleet's maximum",
-    "limit": "beyond the offer's limit",
-}
 
 ABLE = {
     "isolation": "leave out `isolation`, or let the hosts' user be root there or delegate cgroups to him",
@@ -144,17 +81,17 @@ class RefusalReports:
         catalog: Catalog,
         assignment: Assignment,
         finished: BlockAssignment,
-        search: Callable[[Assignment, Job], bool] = lambda _start, _job: False,
+        may_fit_alone: Callable[[Catalog, Job], bool] = lambda _catalog, _job: False,
     ) -> None:
-        """`search` says whether the search finds a task a place alone, from a assignment on, or may do so."""
-        self.catalog, self.search = catalog, search
+        """`may_fit_alone` says whether the search finds a task a place in a catalog, or may do so."""
+        self.catalog, self._may_fit_alone = catalog, may_fit_alone
         self.assignment = assignment
         self.finished = finished
         self._launched = {n.name: assignment.kind_of[i] for i, n in finished.nodes.items() if n.new}
-        self.start, self.ideal = Assignment.start(catalog), Assignment.start(catalog, ideal=True)
+        self.start = Assignment.start(catalog)
         self._by_place: dict[tuple[int, int], Mismatch | None] = {}
         self._by_shape: dict[tuple[int, int], Mismatch | None] = {}
-        self._asked = self._searched = 0
+        self._asked = 0
         self._alike: dict[tuple[object, ...], Refusal] = {}
         self.alike = _alike_nodes(assignment, finished)
         offered = {option.fleet for option in catalog.options}
@@ -169,6 +106,7 @@ class RefusalReports:
         self, jobs: Sequence[Job], remedies: Callable[[Job], tuple[str, ...] | None], proved: Collection[int]
     ) -> list[Refusal]:
         """The refusal of each task. `proved`: tasks that were proved to have no place beside all others."""
+        self._empty_world = EmptyWorld(self.catalog, jobs, self._may_fit_alone)
         out: list[Refusal] = []
         for job in jobs:
             key = (job.likeness, remedies(job), job.index in proved)
@@ -177,71 +115,8 @@ class RefusalReports:
             out.append(replace(self._alike[key], task=str(job.task.name)))
         return out
 
-    def never(self, job: Job) -> bool:
-        """Whether it fits not even with all nodes and hosts up and idle, and offers without limits."""
-        pinned = (self._launched[name] for name in job.task.instances if name in self._launched)
-        if any(kind in job.request.fit for kind in pinned):
-            return False  # they are there once this plan was applied
-        found = self._alone(job)
-        if (found is not None and found.failed is None) or self._is_found(job):
-            return False
-        more = {
-            name: sum(self._holds(job, name, unseen) for unseen in rule.unseen)
-            for name, rule in self.catalog.fleets.items()
-        }
-        if not any(more.values()):
-            return True
-        if not job.unconstrained:
-            return False  # how many ranks volumes and pins leave a place to is not counted
-        most = max(more.values()) if job.request.one_area else sum(more.values())
-        return (len(found.nodes) if found else 0) + most < job.ranks
-
-    def _alone(self, job: Job) -> Try | None:
-        """What becomes of it then with the cheapest launches; with the largest, if those are too small."""
-        found = best_try(self.ideal, job, {})
-        if found is None or found.failed is None:
-            return found
-        self.ideal.roomy = True
-        larger = best_try(self.ideal, job, {}) or found
-        self.ideal.roomy = False
-        return min(found, larger, key=lambda tried: tried.rank)
-
-    def _is_found(self, job: Job) -> bool:
-        """Whether the search finds it places then that one try does not, or may do so.
-
-        Where ranks differ, or several fleets have yet to choose where they lie, one try may choose wrongly.
-        """
-        if job.ranks == 1 or not job.request.fit or (job.alike and job.request.one_area):
-            return False
-        self._searched += 1
-        return self._searched > MOST_SEARCHED or self.search(self.ideal, job)
-
-    def _holds(self, job: Job, fleet: str, unseen: Unseen) -> int:
-        """How many ranks of a task it may hold at most, once it is there."""
-        if self.unseen(job, fleet, unseen).code in STRUCTURAL:
-            return 0
-        if unseen.offer is None:
-            room = job.ranks if self.ideal.fleet_room[fleet] is None else self.ideal.fleet_room[fleet] or 0
-            return 0 if job.reuse or not room else min(room, job.ranks) if job.request.whole else job.ranks
-        if job.request.whole:
-            return 1
-        kind = NodeType(*of_offer(unseen.offer, self.catalog.fleets[fleet].fleet))
-        return kind.total // blocks_wanted(job.task, kind) if unseen.known else job.ranks
-
-    def unseen(self, job: Job, fleet: str, unseen: Unseen) -> Mismatch:
-        """Why a task cannot have what is not there now: it may be of no use to it anyway."""
-        of = self.catalog.fleets[fleet].fleet
-        reason = fleet_reason(job.task, of)
-        if unseen.offer is None:
-            return reason or Mismatch("offers-unknown", unseen.detail)
-        kind = NodeType(*of_offer(unseen.offer, of))
-        reason = reason or _not_named(job.task, unseen.offer) or place_reason(job.task, kind)
-        if reason is None and unseen.known:
-            reason = shape_reason(job.task, kind)
-        return reason or Mismatch("not-ready", unseen.detail)
-
     def _refusal(self, job: Job, changes: tuple[str, ...] | None, *, proved: bool) -> Refusal:
-        never = self.never(job)
+        never = self._empty_world.never_fits(job)
         proved = never or proved or self._counts_out(job)
         found = best_try(self.assignment, job, {}) or Try(domain=ANYWHERE, failed=0)
         failed = found.failed if found.failed is not None else 0
@@ -339,13 +214,6 @@ class RefusalReports:
         return self._by_shape[what]
 
 
-def _not_named(task: Task, offer: Offer) -> Mismatch | None:
-    """Whether it is a host that the task does not name, and the task names some."""
-    if not task.instances or offer.host is None or offer.host.name in task.instances:
-        return None
-    return not_pinned(task)
-
-
 def _alike_nodes(assignment: Assignment, finished: BlockAssignment) -> dict[tuple[int, object], list[int]]:
     """Nodes that every task has the same to say about: by kind, readiness and busy blocks."""
     out: dict[tuple[int, object], list[int]] = {}
@@ -364,8 +232,8 @@ def summary_of(
     together = " in one cluster fleet" if task.cluster and task.nodes > 1 else ""
     noun = nouns if task.nodes > 1 else nouns[:-1]
     wanted = f"{task.nodes} {noun}{together} wanted, {found} found"
-    ordered = sorted(counts.items(), key=lambda p: (p[0] not in STRUCTURAL, -p[1], p[0]))
-    why = ", ".join(f"{n} {WORDS.get(code, code)}" for code, n in ordered[:4])
+    ordered = sorted(counts.items(), key=lambda p: (p[0] not in LASTING, -p[1], p[0]))
+    why = ", ".join(f"{n} {(LASTING | PASSING).get(code, code)}" for code, n in ordered[:4])
     if not fleets:
         why = "the project declares no fleet"
     tail = NEVER if never else NOT_NOW
@@ -427,6 +295,10 @@ def _or_wait(codes: Collection[str], *, busy: bool) -> str:
     """What else helps where a task does not fit now."""
     undrain = ", or `fleetform undrain` a node" if "drained" in codes else ""
     parts = ["running tasks have ended"] if busy else []
+    if not busy and "fleet-max" in codes:
+        parts.append("idle nodes were deleted")
+    if "reuse-only" in codes:
+        parts.append("another task gets a node launched")
     if "not-ready" in codes:
         parts.append("what is not ready is ready")
     if "offers-unknown" in codes:
@@ -525,8 +397,8 @@ class RejectionReport:
         """Fleet, reason and target of what is not there now."""
         for name, rule in self.catalog.fleets.items():
             for item in rule.unseen:
-                reason = self.refusals.unseen(self.job, name, item)
-                if reason.code not in STRUCTURAL and item.offer:
+                reason = unseen_reason(self.job.task, rule.fleet, item)
+                if reason.code not in LASTING and item.offer:
                     kind = NodeType(*of_offer(item.offer, rule.fleet))
                     reason = self._far(kind) or reason
                 yield name, reason, item.target
@@ -541,7 +413,7 @@ class RejectionReport:
         every = nodes + sum(map(len, self._offers.values())) <= MOST_REJECTIONS
         most = None if every else NAMED
         out = [*self._listed_nodes(most), *self._listed_offers(most)]
-        return tuple(sorted(out, key=lambda r: (r.code not in STRUCTURAL, r.count > 1, natural(r.target))))
+        return tuple(sorted(out, key=lambda r: (r.code not in LASTING, r.count > 1, natural(r.target))))
 
     def _listed_nodes(self, most: int | None) -> Iterator[Rejection]:
         """Up to so many of each fleet and code by name, and how many more there are."""
@@ -670,7 +542,7 @@ class RejectionReport:
     def _lasting_mounts(self, kind: int) -> Mismatch | None:
         """What no waiting mends: a volume that is elsewhere, or nowhere."""
         reason = self._mounts(kind)
-        return reason if reason and reason.code in STRUCTURAL else None
+        return reason if reason and reason.code in LASTING else None
 
     def _mounts(self, kind: int) -> Mismatch | None:
         mounts = self.job.ask.want.mounts
@@ -699,8 +571,3 @@ def _counted(fleet: str, nearest: Rejection, count: int) -> Rejection:
     """One entry for many of a fleet, with what is said of the nearest."""
     detail = f"{count} more {nearest.target}, {SUCH_AS}{nearest.detail}"
     return replace(nearest, target=f"fleet/{fleet}", detail=detail, count=count)
-
-
-def not_pinned(task: Task) -> Mismatch:
-    """Why a task that names its nodes cannot have another one."""
-    return Mismatch("instance", f"the task asks for {', '.join(task.instances)}")

@@ -1,0 +1,266 @@
+"""Whether a refused task can never fit, or only does not fit now. No other module decides that.
+
+A task can never fit if it has no place in the empty world. There all running tasks have ended, every node is
+ready, volumes are free, nodes that are due to go are gone, and each fleet may grow to its maximum. What is
+declared holds there too: the `nodes` of fleets, the `limit` of offers, and all that the task asks for. A task
+that launches nothing, or pins nodes, may use there what others get launched.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property
+
+from declarative.model.spec import CreationPolicy, Fleet, Task
+from declarative.model.state import rank_name
+from declarative.model.status import NodeState, Readiness
+from declarative.placement.assignment import Assignment
+from declarative.placement.catalog import Catalog
+from declarative.placement.demand import Job
+from declarative.placement.filters import Mismatch, blocks_wanted, fleet_reason, place_reason, shape_reason
+from declarative.placement.gangs import best_try
+from declarative.placement.launches import keep_baselines
+from declarative.placement.problem import Ask, FleetRule, Node, NodeType, Unseen, of_offer
+
+LASTING = {
+    "fleet": "in another fleet",
+    "not-cluster": "in no cluster fleet",
+    "instance": "not among the pinned nodes",
+    "backend": "in another backend",
+    "region": "in another region",
+    "zone": "in another zone",
+    "topology": "elsewhere in the topology",
+    "spread": "beside another rank",
+    "gpu-vendor": "with another vendor's GPUs",
+    "spot": "ruled out by the spot policy",
+    "price": "over the price cap",
+    "price-unknown": "without a known price",
+    "isolation": "without hard limits",
+    "no-runtime": "without podman or docker",
+    "too-small": "too small",
+    "too-large": "too large",
+    "volume-missing": "without the volume",
+    "volume-elsewhere": "away from the volume",
+    "no-offer": "without an offer",
+}
+"""Codes of rejections that waiting does not help, with their words in a summary. They are named first."""
+
+PASSING = {
+    "avoided": "avoided since the task failed there",
+    "reuse-only": "not launched for it (reuse only)",
+    "drained": "drained",
+    "not-ready": "not ready",
+    "closed": "about to be replaced or deleted",
+    "not-idle": "not wholly idle",
+    "busy": "without enough idle blocks",
+    "volume-busy": "but the volume is in use",
+    "volume-gone": "but the volume is gone",
+    "offers-unknown": "whose offers could not be read",
+    "fleet-max": "beyond the fleet's maximum",
+    "limit": "beyond the offer's limit",
+}
+"""The same of rejections that may pass."""
+
+MOST_SEARCHED = 50
+"""Tasks that are searched a place for alone; beyond, none of that sort is said never to fit."""
+
+
+MOST_GROUPS = 4
+"""Groups of nodes that may go, of which each may go or stay while the others do; of more one goes, or all."""
+
+
+class EmptyWorld:
+    """What would be there if all running tasks had ended, for the refused tasks of one plan."""
+
+    def __init__(
+        self, catalog: Catalog, jobs: Iterable[Job], may_fit_alone: Callable[[Catalog, Job], bool]
+    ) -> None:
+        """`may_fit_alone` says whether the search finds a task a place in a catalog, or may do so."""
+        self.catalog, self._may_fit_alone = catalog, may_fit_alone
+        self._searched = 0
+        self._of_fleet: dict[str, list[int]] = {}
+        for number, node in enumerate(catalog.nodes):
+            self._of_fleet.setdefault(node.fleet, []).append(number)
+        self._shared_asks = {job.likeness: job.ask for job in jobs if not job.ask.stay}
+
+    def never_fits(self, job: Job) -> bool:
+        """Whether a task has no place there. What could not be read now is taken to hold what it may."""
+        seated = self._most_seated(job)
+        if seated == job.ranks:
+            return False
+        more = {
+            name: sum(self._holds(job, rule, unseen) for unseen in rule.unseen)
+            for name, rule in self.catalog.fleets.items()
+        }
+        if not any(more.values()):
+            return True
+        if not job.unconstrained:
+            return False  # how many ranks volumes and pins leave a place to is not counted
+        most = max(more.values()) if job.request.one_area else sum(more.values())
+        return seated + most < job.ranks
+
+    def _holds(self, job: Job, rule: FleetRule, unseen: Unseen) -> int:
+        """How many ranks of a task it may hold at most, once it is there."""
+        if unseen_reason(job.task, rule.fleet, unseen).code in LASTING:
+            return 0
+        if unseen.offer is None:
+            most = rule.fleet.nodes.max if rule.fleet.nodes else None
+            room = job.ranks if most is None else max(0, most - rule.existing)
+            return 0 if not room else min(room, job.ranks) if job.request.whole else job.ranks
+        if job.request.whole:
+            return 1
+        node_type = NodeType(*of_offer(unseen.offer, rule.fleet))
+        return node_type.total // blocks_wanted(job.task, node_type) if unseen.known else job.ranks
+
+    def _most_seated(self, job: Job) -> int:
+        """How many ranks of a task find a place there: all of them if the search may find places for them."""
+        most = 0
+        ask = job.ask if job.ask.stay else self._shared_asks[job.likeness]
+        for world in self._worlds(job, ask):
+            same = next(other for other in world.catalog.jobs if other.task.name == ask.want.spec.name)
+            most = max(most, self._seated(world, same))
+            if most == job.ranks:
+                break
+        return most
+
+    def _seated(self, world: Assignment, job: Job) -> int:
+        found = best_try(world, job, {})
+        if found is not None and found.failed is not None:
+            world.roomy = True  # the cheapest launches may be too small
+            found = min(found, best_try(world, job, {}) or found, key=lambda tried: tried.rank)
+            world.roomy = False
+        if found is not None and found.failed is None:
+            return job.ranks
+        # Where ranks differ, or several fleets have yet to choose where they lie, one try may choose wrongly.
+        if job.ranks > 1 and job.request.fit and not (job.alike and job.request.one_area):
+            self._searched += 1
+            if self._searched > MOST_SEARCHED or self._may_fit_alone(world.catalog, job):
+                return job.ranks
+        return len(found.nodes) if found else 0
+
+    def _worlds(self, job: Job, ask: Ask) -> Iterator[Assignment]:
+        """With all nodes that may stay; without those that may go and hold no rank of the task; and without
+        some of the others that may go, since those to launch in their stead may suit it better.
+        """
+        yield self._world([ask]) if ask.stay else self._shared
+        if not job.request.fit:
+            return
+        unfit, groups = self._may_go(job)
+        sets: Iterable[Collection[tuple[str, int]]] = [(), groups, *([group] for group in groups)]
+        if len(groups) <= MOST_GROUPS:
+            sets = (some for n in range(len(groups) + 1) for some in itertools.combinations(groups, n))
+        for some in sets:
+            going = {name for group in some for name in groups[group]}
+            if unfit or going:
+                yield self._world([ask], {*unfit, *going})
+
+    @cached_property
+    def _shared(self) -> Assignment:
+        return self._world(self._shared_asks.values())
+
+    def _may_go(self, job: Job) -> tuple[set[str], dict[tuple[str, int], list[str]]]:
+        """Nodes above the targets of their fleets: those that hold no rank of a task; the others by fleet and
+        kind.
+        """
+        catalog, fit = self.catalog, job.request.fit
+        unfit: set[str] = set()
+        groups: dict[tuple[str, int], list[str]] = {}
+        for fleet, numbers in self._of_fleet.items():
+            rule = catalog.fleets.get(fleet)
+            if rule is None or rule.fleet.nodes is None or not _lets_nodes_go(rule):
+                continue
+            stay = [n for n in numbers if not catalog.nodes[n].closed]
+            most = rule.existing - (len(numbers) - len(stay)) - rule.fleet.nodes.target
+            idle = [n for n in stay if catalog.nodes[n].name not in job.task.instances]
+            for n in sorted(idle, key=lambda n: catalog.kind_of[n] in fit)[: max(0, most)]:
+                kind, name = catalog.kind_of[n], catalog.nodes[n].name
+                groups.setdefault((fleet, kind), []).append(name) if kind in fit else unfit.add(name)
+        return unfit, groups
+
+    def _world(self, asks: Iterable[Ask], gone: Collection[str] = ()) -> Assignment:
+        """The empty world in which some tasks are asked for, without the nodes that are gone."""
+        asks = list(asks)
+        pins = {name for ask in asks for name in ask.want.spec.instances if name not in self.catalog.index}
+        siblings = {
+            f"rank/{rank_name(str(ask.want.spec.name), rank)}"
+            for ask in asks
+            for rank in range(ask.stay + len(ask.numbers))
+            if rank not in ask.numbers
+        }
+        nodes = [
+            _idle(node, siblings)
+            for node in self.catalog.nodes
+            if node.name not in gone and not (node.closed and self._is_elastic(node.fleet))
+        ]
+        left = Counter(node.fleet for node in nodes)
+        rules = {
+            name: _grown(rule, rule.existing - len(self._of_fleet.get(name, ())) + left[name], pins)
+            for name, rule in self.catalog.fleets.items()
+        }
+        volumes = {
+            name: at if at.holder in siblings else replace(at, holder=None)
+            for name, at in self.catalog.volumes.items()
+        }
+        world = Assignment.start(Catalog([_launching(ask) for ask in asks], nodes, rules, volumes))
+        keep_baselines(world)
+        return world
+
+    def _is_elastic(self, fleet: str) -> bool:
+        rule = self.catalog.fleets.get(fleet)
+        return rule is not None and rule.fleet.nodes is not None
+
+
+def _lets_nodes_go(rule: FleetRule) -> bool:
+    """Whether a fleet deletes idle nodes above its target."""
+    return not rule.fleet.prevent_destroy and rule.fleet.idle_duration.seconds is not None
+
+
+def _idle(node: Node, siblings: Collection[str]) -> Node:
+    """A node that is ready, and on which only some ranks of the task itself stay."""
+    held = {block: holder for block, holder in node.held.items() if holder in siblings}
+    ready = Readiness(state=NodeState.READY, can=node.readiness.can)
+    return replace(node, held=held, readiness=ready, closed=None, avoided_by=frozenset())
+
+
+def _grown(rule: FleetRule, existing: int, pins: Collection[str]) -> FleetRule:
+    """The rule of a fleet with so many nodes, which may launch those that tasks pin if it may have them."""
+    nodes = rule.fleet.nodes
+    if nodes is None:
+        return replace(rule, existing=existing)
+    coming: list[str] = []
+    for name in sorted(pins):
+        fleet, _, number = name.rpartition("-")
+        # A new node gets the lowest free number.
+        if fleet == rule.fleet.name and number.isdecimal() and (nodes.max is None or int(number) < nodes.max):
+            coming.append(name)
+    baseline = max(rule.baseline, nodes.target - existing)
+    return replace(rule, existing=existing, baseline=baseline, free_names=(*rule.free_names, *coming))
+
+
+def _launching(ask: Ask) -> Ask:
+    """What a task asks for, if others got launched what it would use."""
+    spec = replace(ask.want.spec, creation_policy=CreationPolicy.REUSE_OR_CREATE)
+    return Ask(want=replace(ask.want, spec=spec), numbers=ask.numbers, stay=ask.stay)
+
+
+def unseen_reason(task: Task, fleet: Fleet, unseen: Unseen) -> Mismatch:
+    """Why a task cannot have what is not there now: it may be of no use to it anyway."""
+    reason = fleet_reason(task, fleet)
+    if unseen.offer is None:
+        return reason or Mismatch("offers-unknown", unseen.detail)
+    node_type = NodeType(*of_offer(unseen.offer, fleet))
+    host = unseen.offer.host
+    if reason is None and host and task.instances and host.name not in task.instances:
+        reason = not_pinned(task)
+    reason = reason or place_reason(task, node_type)
+    if reason is None and unseen.known:
+        reason = shape_reason(task, node_type)
+    return reason or Mismatch("not-ready", unseen.detail)
+
+
+def not_pinned(task: Task) -> Mismatch:
+    """Why a task that names its nodes cannot have another one."""
+    return Mismatch("instance", f"the task asks for {', '.join(task.instances)}")
