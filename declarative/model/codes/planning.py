@@ -458,8 +458,8 @@ CAPACITY: dict[str, Code] = {
         Chapter.CAPACITY,
         "it would have to be launched, and the task only uses nodes that are launched for others",
         "creation_policy: reuse",
-        "set `creation_policy: reuse-or-create`, raise the fleet's `nodes`, or wait until another task gets a "
-        "node",
+        "set `creation_policy: reuse-or-create`, raise the fleet's `nodes`, or wait until another task gets "
+        "a node",
     ),
     "fleet-max": Code(
         Chapter.CAPACITY,
