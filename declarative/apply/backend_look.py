@@ -155,7 +155,7 @@ def look(
             return one
 
         for one in ask_backends(sorted(names), ask).values():
-            findings.add(one)
+            findings.add(more=one)
         findings.compared.orphans = each_once(findings.compared.orphans)
         findings.diagnostics += resolution_notes(findings.resolutions)
     elif offers:
