@@ -71,8 +71,8 @@ class Verdict:
         if cost < CENT:
             return None
         least = min(cost, best.cost) if best.proved and best.cost is not None else best.bound
-        unpriced = math.floor((least + CENT) / UNPRICED)
-        if math.floor((cost + CENT) / UNPRICED) > unpriced:
+        unpriced = sum(count for space, count in best.launches.items() if space.unpriced)
+        if sum(here.space.unpriced for here in self.case.made) > unpriced:
             return 1.0
         cost, least = cost - unpriced * UNPRICED, least - unpriced * UNPRICED
         return max(0.0, cost / least - 1) if least > CENT else 1.0 if cost > CENT else 0.0
@@ -179,9 +179,9 @@ def _hold_against(verdict: Verdict, riders: set[str], effort: Effort) -> None:
         verdict.wrong.append(
             f"the plan costs {cost:g}, and the model says that {any_way.bound:g} is the least"
         )
-    if bound is not None and not riders:
+    if bound is not None and not riders and not any(here.space.unpriced for here in case.made):
         known = cost if best.cost is None else min(cost, best.cost)
-        if bound - before > known * (1 + 1e-4) + CENT and known < UNPRICED:
+        if bound - before > known * (1 + 1e-4) + CENT:
             verdict.false_bound = (
                 f"the plan says that {bound - before:g} is the least, and {known:g} is enough"
             )
