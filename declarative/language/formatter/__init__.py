@@ -66,20 +66,16 @@ def format_text(content: str | bytes, file: str, known: Reading | None = None) -
     if reading.diagnostics:
         return Formatted(None, reading.diagnostics)
     text = content if isinstance(content, str) else content.decode("utf-8")
-    text, given = ended(_BREAK.sub("\n", text.removeprefix("\ufeff"))), text
-    events = reading.events if text == given else parse(text, file, events=True).events
+    text, original = ended(_BREAK.sub("\n", text.removeprefix("\ufeff"))), text
+    events = reading.events if text == original else parse(text, file, events=True).events
     with no_collections():
         new = _rewritten("\n" + text, events, reading.documents)
         same_meaning = new == text or _unchanged(text, events, new, reading.documents, file)
     if not same_meaning:
         summary = "formatting would have changed what this file means; it was left as it is"
-        return _refused("internal-error", summary, "this is a fault of fleetform: please report it", file)
+        hint, span = "this is a fault of fleetform: please report it", Span(file, 1, 1, 1, 1)
+        return Formatted(None, (Diagnostic(code="internal-error", summary=summary, hint=hint, span=span),))
     return Formatted(new)
-
-
-def _refused(code: str, summary: str, hint: str, file: str, line: int = 1) -> Formatted:
-    span = Span(file, line, 1, line, 1)
-    return Formatted(None, (Diagnostic(code=code, summary=summary, hint=hint, span=span),))
 
 
 class _Writer:
@@ -105,11 +101,10 @@ class _Writer:
         for _, text in lines:
             if text:
                 self.line(column, text)
-            elif self.prefix is None and len(self.out) != self.after_literal and not self._at_start():
-                self.out.append("")
-
-    def _at_start(self) -> bool:
-        return not self.out or not self.out[-1] or self.out[-1].startswith("---")
+            elif self.prefix is None and len(self.out) != self.after_literal:
+                at_start = not self.out or not self.out[-1] or self.out[-1].startswith("---")
+                if not at_start:
+                    self.out.append("")
 
     def between(self, text: str) -> None:
         """Add the text between documents, with its markers. A value may follow on the last line."""
@@ -194,10 +189,10 @@ class _Writer:
         if keeps(node, self.text):
             self.after_literal = len(self.out)
 
-    def comment(self, found: Note | None, shift: int) -> None:
+    def comment(self, note: Note | None, shift: int) -> None:
         """Add a comment to the end of the last line, in its old column if possible."""
-        if found:
-            column, text, space = found
+        if note:
+            column, text, space = note
             pad = 1 if space <= 1 else max(1, column + shift - len(self.out[-1]))
             self.out[-1] += " " * pad + text
 

@@ -1,7 +1,7 @@
 """Writes host keys into a document where it stands: every other byte of the file stays.
 
-The text is edited between the positions that the parser gives, as `format` does. The result is read again: if
-it does not mean what it should, as where an alias repeats the place elsewhere, nothing is written.
+The text is edited between the positions that the parser gives, as the formatter does. The result is read
+again. If it has another meaning than intended, such as where an alias repeats the place, nothing is written.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from declarative.language.source import Document, Path, parse
 
 FIELD = "host_keys"
 Edit = tuple[int, int, str]
-"""What stands between two offsets, in place of what stood there."""
+"""Two offsets, and the new text between them."""
 _BREAK = re.compile("\r\n|[\r\n]")
 _ANCHOR = re.compile(r"&[^\s,\[\]{}]+[ \t]+")
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
@@ -27,32 +27,23 @@ def with_host_keys(text: str, file: str, line: int, keys: Mapping[Path, str]) ->
     there. `keys` is the path of a host in the document → its key.
     """
     reading = parse(text, file)
-    number = _number(reading.documents, line)
-    if number is None or reading.diagnostics:
+    numbers = [i for i, document in enumerate(reading.documents) if document.span(("name",)).line == line]
+    if len(numbers) != 1 or reading.diagnostics:
         return None
-    wanted = [copy.deepcopy(dict(document.data)) for document in reading.documents]
-    place = _Offsets(text=text, document=reading.documents[number])
+    intended = [copy.deepcopy(dict(document.data)) for document in reading.documents]
+    place = _Offsets(text=text, document=reading.documents[numbers[0]])
     edits: set[Edit] = set()  # where an alias repeats a mapping, there is one for all
     for path, key in keys.items():
-        if not _is_there(place.document.data, path):
+        if not _is_host(place.document.data, path):
             return None
-        _put(wanted[number], path, key)
+        hosts, host = _at(intended[numbers[0]], path[:-1]), _at(intended[numbers[0]], path)
+        hosts[path[-1]] = {**(host if isinstance(host, dict) else {"hostname": host}), FIELD: [key]}
         edits.update(_edits(place, path, key))
-    text = _edited(text, edits)
-    reading = parse(text, file)
-    whole = not reading.diagnostics and [dict(d.data) for d in reading.documents] == wanted
-    return text if whole else None
-
-
-def _number(documents: Sequence[Document], line: int) -> int | None:
-    numbers = [i for i, document in enumerate(documents) if document.span(("name",)).line == line]
-    return numbers[0] if len(numbers) == 1 else None
-
-
-def _edited(text: str, edits: Iterable[Edit]) -> str:
     for start, end, new in sorted(edits, reverse=True):  # from the last one back: the others stay in place
         text = text[:start] + new + text[end:]
-    return text
+    reading = parse(text, file)
+    is_intended = not reading.diagnostics and [dict(d.data) for d in reading.documents] == intended
+    return text if is_intended else None
 
 
 def _at(data: Any, path: Path) -> Any:
@@ -63,27 +54,23 @@ def _at(data: Any, path: Path) -> Any:
     return data
 
 
-def _is_there(data: Any, path: Path) -> bool:
+def _is_host(data: Any, path: Path) -> bool:
+    """Whether a host stands at that path."""
     try:
         return isinstance(_at(data, path), str | dict)
     except (KeyError, IndexError, TypeError):
         return False
 
 
-def _put(data: Any, path: Path, key: str) -> None:
-    above, host = _at(data, path[:-1]), _at(data, path)
-    above[path[-1]] = {**(host if isinstance(host, dict) else {"hostname": host}), FIELD: [key]}
-
-
 class _Offsets:
-    """A document in the text of its file, by offsets."""
+    """Where the values of a document begin and end in the text of its file."""
 
     def __init__(self, text: str, document: Document) -> None:
         self.text, self.document = text, document
-        self._lines = [0, *(found.end() for found in _BREAK.finditer(text))]
+        self._lines = [0, *(line_end.end() for line_end in _BREAK.finditer(text))]
 
     def offsets(self, path: Path) -> tuple[int, int]:
-        """Of a value."""
+        """The offsets of a value's first character, and of the one after its last."""
         span = self.document.span(path)
         return (
             self._lines[span.line - 1] + span.column - 1,
@@ -92,6 +79,7 @@ class _Offsets:
 
 
 def _edits(place: _Offsets, path: Path, key: str) -> Iterator[Edit]:
+    """The edits that write a key at one host."""
     text, host = place.text, _at(place.document.data, path)
     start, end = place.offsets(path)
     if anchor := _ANCHOR.match(text, start):
@@ -107,13 +95,13 @@ def _edits(place: _Offsets, path: Path, key: str) -> Iterator[Edit]:
         yield at, at, f"{' ' if body.endswith(',') else ', '}{FIELD}: [{key}]"
     else:  # Below the line of its name: a comment there stays with it.
         column = place.document.span((*path, "hostname"), key=True).column - 1
-        found = _BREAK.search(text, place.offsets((*path, "hostname"))[1])
-        at, ending = (found.end(), found[0]) if found else (len(text), "\n")
-        yield at, at, f"{'' if found else ending}{' ' * column}{FIELD}: [{key}]{ending}"
+        line_end = _BREAK.search(text, place.offsets((*path, "hostname"))[1])
+        at, ending = (line_end.end(), line_end[0]) if line_end else (len(text), "\n")
+        yield at, at, f"{'' if line_end else ending}{' ' * column}{FIELD}: [{key}]{ending}"
 
 
 def _replaced(place: _Offsets, path: Path, old: Any, key: str) -> Iterator[Edit]:
-    """With the new key in the place of the first one, and without the others."""
+    """The edits that write the new key in place of the first one, and remove the others."""
     text, (start, end) = place.text, place.offsets(path)
     if not isinstance(old, Sequence) or isinstance(old, str) or not old or text[start] == "[":
         yield start, end, f"[{key}]"
@@ -122,5 +110,5 @@ def _replaced(place: _Offsets, path: Path, old: Any, key: str) -> Iterator[Edit]
     for i in range(1, len(old)):
         first, last = place.offsets((*path, i))
         line = max(text.rfind("\n", 0, first), text.rfind("\r", 0, first)) + 1
-        found = _BREAK.search(text, last)
-        yield line, found.end() if found else len(text), ""
+        line_end = _BREAK.search(text, last)
+        yield line, line_end.end() if line_end else len(text), ""

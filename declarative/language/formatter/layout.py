@@ -1,4 +1,4 @@
-"""How the text is laid out: values as ranges of the text, and the comments that belong to each."""
+"""The layout of a text: values as ranges of the text, and the comments that belong to each."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ _ENDS = frozenset({"MappingEndEvent", "SequenceEndEvent"})
 
 def roots(events: Events, shift: int) -> Iterator[YamlNode]:
     """The documents' values, in order; `shift` is added to all places."""
-    found = iter(events)
-    for event in found:
+    rest = iter(events)
+    for event in rest:
         if type(event).__name__ == "DocumentStartEvent":
-            yield _node(next(found), found, shift)
+            yield _node(next(rest), rest, shift)
 
 
 def _node(event: Any, rest: Iterator[Any], shift: int) -> YamlNode:
@@ -146,11 +146,6 @@ class Layout:
             for key in node.items[::2]
         )
 
-    def _only_comments(self, position: int, node: YamlNode) -> bool:
-        """Whether a block begins on a later line than its complete properties."""
-        between = re.sub(r"#[^\n]*", "", self.text[position : node.items[0].start])
-        return between.startswith("\n") and between.strip() in {"", "-"}
-
     def _settle(self, entry: YamlItem, column: int) -> None:
         """Lay out an entry's value, from `:` or `-` on. `column` is that of the surrounding collection."""
         node, text = entry.value, self.text
@@ -174,11 +169,13 @@ class Layout:
     def _properties(self, entry: YamlItem) -> None:
         """Read the anchor and tag after a block's key. Anywhere else, the block is kept as written."""
         node = entry.value
-        found = _PROPERTIES.match(self.text, node.start)
-        if entry.on_next_line or found is None or not self._only_comments(found.end(), node):
+        match = _PROPERTIES.match(self.text, node.start)
+        between = re.sub(r"#[^\n]*", "", self.text[match.end() : node.items[0].start]) if match else ""
+        is_below = between.startswith("\n") and between.strip() in {"", "-"}
+        if entry.on_next_line or match is None or not is_below:
             node.odd = True
             return
-        entry.properties = found[0].rstrip()
+        entry.properties = match[0].rstrip()
         self.position = node.start + len(entry.properties)
         entry.head = self._rest()
 
@@ -187,12 +184,12 @@ class Layout:
         values = node.items[1::2] if node.kind == "map" else node.items
         for key, value in zip(keys, values, strict=True):
             entry = YamlItem(value, key, self.lines())
-            found = _COLON.match(self.text, key.end) if key else _DASH.match(self.text, self.position)
-            assert found is not None
+            sign = _COLON.match(self.text, key.end) if key else _DASH.match(self.text, self.position)
+            assert sign is not None
             if not node.entries:
-                node.column = self.column(key.start if key else found.end() - 1)
+                node.column = self.column(key.start if key else sign.end() - 1)
             node.entries.append(entry)
-            self.position = found.end()
+            self.position = sign.end()
             self._settle(entry, node.column)
         node.end = values[-1].end
         node.tail = self.lines(outer)
@@ -216,22 +213,22 @@ class Layout:
 
     def _rest(self) -> Note | None:
         """The comment at the end of the line: its column, its text, the space before it."""
-        found = _REST.match(self.text, self.position)
-        if found is None:
+        rest = _REST.match(self.text, self.position)
+        if rest is None:
             return None
-        self.position = found.end()
-        return (self.column(found.start(2)), found[2].rstrip(), len(found[1])) if found[2] else None
+        self.position = rest.end()
+        return (self.column(rest.start(2)), rest[2].rstrip(), len(rest[1])) if rest[2] else None
 
     def lines(self, outer: int | None = None) -> list[Line]:
         """The comments and blank lines that follow; with `outer`, those that are indented more."""
         out: list[Line] = []
         position, taken, end = self.position, 0, self.position
-        while found := _LINE.match(self.text, position):
-            comment = (found[2] or "").rstrip()
-            if comment and outer is not None and len(found[1]) <= outer:
+        while line := _LINE.match(self.text, position):
+            comment = (line[2] or "").rstrip()
+            if comment and outer is not None and len(line[1]) <= outer:
                 break
-            out.append((len(found[1]), comment) if comment else (0, ""))
-            position = found.end()
+            out.append((len(line[1]), comment) if comment else (0, ""))
+            position = line.end()
             if comment or outer is None:
                 taken, end = len(out), position
         self.position = end

@@ -114,23 +114,20 @@ def _resolved(entries: Sequence[YamlItem]) -> tuple[dict[int, int | None], dict[
 
 
 def _moved(old: Sequence[YamlItem], new: list[YamlItem], *, root: bool) -> list[YamlItem]:
-    """`new` with each comment moved along with its entry, and comments about the whole mapping at the top."""
+    """`new` with each comment moved along with its entry. Comments about the whole mapping, up to the last
+    blank line above its first entry, stay at the top.
+    """
     for before, entry in itertools.pairwise(old):
         blank = entry.lead.index((0, "")) if (0, "") in entry.lead else 0
         before.behind, entry.lead = entry.lead[:blank], entry.lead[blank:]
-    header, old[0].lead = _split_header(old[0].lead, root=root)
+    lead = without_blanks(old[0].lead)
+    cut = max((i + 1 for i, line in enumerate(lead) if not line[1]), default=len(lead) if root else 0)
+    header, old[0].lead = lead[:cut], lead[cut:]
     top = without_blanks(new[0].lead)
     new[0].lead = [*header, *([(0, "")] if header and top else []), *top]
     if root and not any(text for _, text in new[1].lead):
         new[1].lead = []  # no blank line between `type` and `name`
     return new
-
-
-def _split_header(lead: Sequence[Line], *, root: bool) -> tuple[list[Line], list[Line]]:
-    """The comments about the whole mapping, up to the last blank line, and the rest."""
-    lines = list(without_blanks(lead))
-    cut = max((i + 1 for i, line in enumerate(lines) if not line[1]), default=len(lines) if root else 0)
-    return lines[:cut], lines[cut:]
 
 
 def without_blanks(lines: Sequence[Line]) -> list[Line]:
@@ -169,17 +166,14 @@ def _normal(hint: Hint, data: Any) -> str | int | None:
         return None
     try:
         plain = value.plain()
-        if hint is Gpu and isinstance(plain, str) and not _has_count(data):
+        has_count = "count" in data if isinstance(data, Mapping) else "1.." in str(data)
+        if hint is Gpu and isinstance(plain, str) and not has_count:
             plain = plain.removesuffix(":1..")
         if isinstance(plain, bool) or not isinstance(plain, str | int):
             return None
         return plain if hint.parse(plain) == value else None
     except BadValueError:
         return None
-
-
-def _has_count(gpu: Any) -> bool:
-    return "count" in gpu if isinstance(gpu, Mapping) else "1.." in str(gpu)
 
 
 def scalar_form(data: Any, hint: Hint, *, flow: bool) -> str | None:
@@ -200,14 +194,10 @@ def written(data: Any, raw: str, hint: Hint, *, flow: bool) -> str | None:
         if _reads_as(plain, flow=flow):
             return plain
         return f'"{plain}"' if _SIMPLE.fullmatch(plain) else None
-    return str(data) if _needs_no_quotes(data, raw, flow=flow) else None
-
-
-def _needs_no_quotes(data: Any, raw: str, *, flow: bool) -> bool:
-    """Whether `raw` is a quoted string that every reader takes for the same string without quotes."""
     if raw[:1] not in {"'", '"'} or raw[1:-1] != data or data[:1] in {"-", "?", ":"}:
-        return False
-    return not _ELSEWHERE.fullmatch(data) and _reads_as(data, flow=flow)
+        return None
+    # Quotes go if every reader takes the text for the same string without them.
+    return str(data) if not _ELSEWHERE.fullmatch(data) and _reads_as(data, flow=flow) else None
 
 
 def same(old: Any, new: Any, hint: Hint) -> bool:
@@ -219,13 +209,9 @@ def same(old: Any, new: Any, hint: Hint) -> bool:
     elif isinstance(old, list) and isinstance(new, list):
         keys = list(range(len(old)))
         alike = len(old) == len(new)
-    else:
-        return _same_scalar(old, new, hint)
-    return alike and all(same(old[key], new[key], inside(hint, key)) for key in keys)
-
-
-def _same_scalar(old: Any, new: Any, hint: Hint) -> bool:
-    if type(old) is type(new) and old == new:
+    elif type(old) is type(new) and old == new:
         return True
-    meaning = _meaning(hint, old) if _is_notation(hint) else None
-    return meaning is not None and bool(meaning == _meaning(hint, new))
+    else:
+        meaning = _meaning(hint, old) if _is_notation(hint) else None
+        return meaning is not None and bool(meaning == _meaning(hint, new))
+    return alike and all(same(old[key], new[key], inside(hint, key)) for key in keys)

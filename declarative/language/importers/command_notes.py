@@ -1,4 +1,4 @@
-"""What the commands of SkyPilot's and dstack's tasks rely on, and ranks here do not have: notes about it."""
+"""Notes about what commands of SkyPilot and dstack rely on and ranks here do not have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from declarative.language.importers.drafts import Draft
 from declarative.language.source import Path
 
 Commands: TypeAlias = Sequence[tuple[Path, str]]
-"""Texts with commands, and where the file has them."""
+"""Texts with commands, each with its path in the file."""
 _ROOT = frozenset(
     (
         *("sudo", "su", "apt", "apt-get", "add-apt-repository", "dpkg", "snap", "yum", "dnf"),
@@ -20,16 +20,16 @@ _ROOT = frozenset(
         *("modprobe",),
     )
 )
-"""Programs that are for root."""
+"""Programs that need root."""
 _CONDA = frozenset(("conda", "mamba", "micromamba"))
 _OF_DSTACK = frozenset(("pip", "pip3", "python", "python3", "uv", "uvx"))
 """Further programs of dstack's default image."""
 _MAKES = frozenset(("mkdir", "touch", "tee", "chmod", "chown"))
-"""Programs that change each path that they name."""
+"""Programs that change each path in their arguments."""
 _PUTS = frozenset(("ln", "cp", "mv", "install"))
-"""Programs that change the last path that they name."""
+"""Programs that change the last path in their arguments."""
 _WRITABLE = re.compile(r"/(?:tmp|dev|proc|home|mnt|var/tmp)(?:/|$)")
-"""Folders where users may have a place of their own."""
+"""Folders where a plain user may write."""
 _BEFORE = frozenset(
     (
         *("if", "then", "do", "else", "elif", "while", "!", "nohup", "exec", "time", "env"),
@@ -65,9 +65,8 @@ def note_rights(draft: Draft, commands: Commands, tool: str, mounts: Iterable[st
             return f"source {words[-1]}"
         if words[0] in missing:
             return words[0]
-        return (
-            "" if image else next((f"{words[0]} {p}" for p in _changed(words) if not p.startswith(own)), "")
-        )
+        changed = (path for path in _changed(words) if not image and not path.startswith(own))
+        return next((f"{words[0]} {path}" for path in changed), "")
 
     names, path, line = _of_commands(commands, lacks)
     if not names:
@@ -91,11 +90,11 @@ def note_rights(draft: Draft, commands: Commands, tool: str, mounts: Iterable[st
 def _changed(words: Sequence[str]) -> Iterator[str]:
     """The paths of root that a command makes or changes."""
     for before, word in pairwise(words):
-        made = words[0] in _MAKES or (words[0] in _PUTS and word is words[-1])
-        into = before in (">", ">>") or word.startswith((">/", ">>/"))
-        into = into or (before in ("-o", "-O", "--output") and words[0] not in ("echo", "printf"))
+        is_target = words[0] in _MAKES or (words[0] in _PUTS and word is words[-1])
+        is_output = before in (">", ">>") or word.startswith((">/", ">>/"))
+        is_output |= before in ("-o", "-O", "--output") and words[0] not in ("echo", "printf")
         path = word.lstrip(">").strip("\"'")
-        if (made or into) and path.startswith("/") and not _WRITABLE.match(path):
+        if (is_target or is_output) and path.startswith("/") and not _WRITABLE.match(path):
             yield path
 
 
@@ -121,11 +120,11 @@ def note_clone(draft: Draft, commands: Commands) -> None:
 
 
 MOST_NAMED = 5
-"""So many commands are named in one note: the first ones show what the task relies on."""
+"""How many commands one note names."""
 
 
 def _of_commands(commands: Commands, named: Callable[[Sequence[str]], str]) -> tuple[list[str], Path, str]:
-    """What `named` says of some commands, each once; and the path and the line of the first."""
+    """The texts that `named` returns for commands, each once; and the path and the line of the first."""
     names: dict[str, tuple[Path, str]] = {}
     for path, text in commands:
         for line in text.splitlines():

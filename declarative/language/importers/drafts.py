@@ -25,27 +25,27 @@ CLOUDS: dict[str, dict[str, Any]] = {
     "vultr": {"driver": "vultr"},
     "digitalocean": {"driver": "digitalocean"},
 }
-"""dstack's and SkyPilot's names of clouds, and the first fields of a `backend` document for each."""
-_SAME = {"do": "digitalocean", "remote": "ssh", "k8s": "kubernetes"}
-"""Other names of a cloud."""
+"""Names of clouds in dstack and SkyPilot, and the first fields of a `backend` document for each."""
+_OTHER_NAMES = {"do": "digitalocean", "remote": "ssh", "k8s": "kubernetes"}
 SOME_CLOUD = "cloud"
-"""A backend that nobody declared, for what would else run on this machine."""
+"""The name of an undeclared backend, for documents that would otherwise run on this machine."""
 _NEEDED = {
     *(("resources", "gpu"), ("image",), ("nodes",), ("backends",), ("backend",), ("fleets",), ("instances",)),
     *(("regions",), ("availability_zones",), ("instance_types",), ("spot_policy",), ("max_price",)),
     *(("region",), ("availability_zone",), ("reservation",), ("ssh_config",), ("commands",), ("volume_id",)),
     *(("schedule",), ("groups",)),
 }
-"""Fields that choose where something runs, or what runs. A document is not converted without one of them."""
-_UNTOLD = ("env", "envs", "secrets", "registry_auth", "credentials")
-"""Fields whose values are not repeated."""
+"""Fields that choose where something runs, or what runs. A document whose field of these is wrong is refused.
+"""
+_SECRET_FIELDS = ("env", "envs", "secrets", "registry_auth", "credentials")
+"""Fields whose values no note shows."""
 LONGEST_SHOWN = 60
 _PLAIN = re.compile(
     r"(?:[A-Za-z_/$]|\.\.?/|\.[A-Za-z])[\w ./:@%+=,$(){}<>-]*"
     r"|\.\.?|(?!\d+$)\d+(?:[MGT]B|[smhdw])?(?:\.\.(?:\d+(?:[MGT]B)?)?)?",
     re.ASCII,
 )
-"""Text that no version of YAML reads as something else, but for `_MEANS_ELSE`."""
+"""Text that needs no quotes in any version of YAML, except for `_MEANS_ELSE`."""
 _MEANS_ELSE = re.compile(
     r"(?i:true|false|null|~|yes|no|on|off|y|n|\.inf|\.nan)|.*(?:: | #).*|.*[: ]", re.DOTALL
 )
@@ -56,7 +56,7 @@ _BLOCK = re.compile(r"(?!\s)[\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0
 _UNSEEN = re.compile("[\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 """Characters that end lines for some readers, or that nobody sees."""
 MOST_ROUNDS = 200
-"""At most so many parts of one document are left out one by one."""
+"""The limit for leaving out invalid fields of one document."""
 
 
 class Noted(str):
@@ -67,9 +67,9 @@ class Noted(str):
 
     def __new__(cls, text: str, note: str) -> Self:
         """`note` is empty for no comment."""
-        found = super().__new__(cls, text)
-        found.note = note
-        return found
+        noted = super().__new__(cls, text)
+        noted.note = note
+        return noted
 
 
 @struct(slots=True)
@@ -100,7 +100,7 @@ class Draft:
 
     def drop(self, name: str, why: str, path: Path = (), value: Any = None) -> None:
         """Note that a field was left out, with its value unless that may be a secret."""
-        self.note(f"left out `{name}`{_told(path, value)}: {why}", path)
+        self.note(f"left out `{name}`{_in_brackets(path, value)}: {why}", path)
 
     def refuse(self, why: str, path: Path = ()) -> None:
         """Note why the document becomes a comment."""
@@ -108,8 +108,8 @@ class Draft:
         self.refused, self.refused_at = why, path
 
     def text(self, value: Any, path: Path) -> str:
-        """A value that is a text for the other tool, as that makes one of it. A note says if the file shows
-        something else: `1.10` is `1.1`, `yes` is `True`.
+        """The text that the other tool makes of a value. A note says so if the file shows another text:
+        `1.10` is `1.1`, `yes` is `True`.
         """
         if isinstance(value, str):
             return value
@@ -133,41 +133,43 @@ class Draft:
                 self.note(f"the commands name `{name}`: {why}", path, line)
 
     def drop_invalid(self) -> bool:
-        """Leave out what our documents do not allow; returns whether the rest is valid, and means the same
-        but for the notes.
+        """Leave out fields that our documents do not allow, with a note for each. Returns whether the rest is
+        a valid document.
         """
         for turn in range(MOST_ROUNDS):
             problems: list[Problem] = []
             decode(DOCUMENTS[self.kind], self.fields, (), problems)
             if not problems:
                 return True
-            for path, problem in sorted({p.path: p for p in problems}.items(), key=_last_first):
+            # Of a list, the last item comes first: its removal moves none of those that follow.
+            by_path = {tuple((-s, "") if isinstance(s, int) else (0, s) for s in p.path): p for p in problems}
+            for _, problem in sorted(by_path.items()):
+                path = problem.path
                 where = path if turn == 0 else path[:1]
                 value = _value_at(self.fields, path)
                 needed = path in ((), ("resources",)) or path in _NEEDED or path[:1] in _NEEDED
                 if needed or not remove(self.fields, path):
                     hint = f"; {problem.hint}" if problem.hint else ""
-                    shown = f"`{_shown_path(path)}`{_told(path, value)}"
+                    shown = f"`{_shown_path(path)}`{_in_brackets(path, value)}"
                     self.refuse(f"{shown}: {problem.summary}{hint}", where)
                     return False
                 self.drop(_shown_path(path), problem.hint or problem.summary, where, value)
         return False
 
 
-def _last_first(item: tuple[Path, Problem]) -> tuple[Any, ...]:
-    """An order in which removing one item of a list moves none of those that follow."""
-    return tuple((-step, "") if isinstance(step, int) else (0, step) for step in item[0])
-
-
 def _shown_path(path: Path) -> str:
-    """`files` for an item of it: its value says which."""
+    """The path in words: an item of `files` is `files`, as its value says which item it is."""
     steps = path[:-1] if len(path) > 1 and isinstance(path[-1], int) else path
     return ".".join(map(str, steps)) or "document"
 
 
-def _told(path: Path, value: Any) -> str:
-    """` (value)`, if it is short and no secret."""
-    if value is None or any(step in _UNTOLD for step in path) or isinstance(value, Mapping | list | tuple):
+def _in_brackets(path: Path, value: Any) -> str:
+    """` (value)` if the value is short and no secret, else nothing."""
+    if (
+        value is None
+        or any(step in _SECRET_FIELDS for step in path)
+        or isinstance(value, Mapping | list | tuple)
+    ):
         return ""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     line = f"{path[-1] if path else ''}: {text}"
@@ -176,7 +178,7 @@ def _told(path: Path, value: Any) -> str:
 
 
 def _value_at(data: Any, path: Path) -> Any:
-    """The value there; None if there is none. Of a mapping in a list of files, its path."""
+    """The value at a path; None if there is none. Of a mapping in a list of files, its path."""
     for step in path:
         try:
             data = data[step]
@@ -213,11 +215,11 @@ def name_of(text: object, default: str | None, notes: list[str]) -> str | None:
 def cloud_of(name: object) -> str:
     """The backend's name for a cloud of dstack or SkyPilot."""
     text = str(name).strip().lower()
-    return _SAME.get(text, text)
+    return _OTHER_NAMES.get(text, text)
 
 
 def has_driver(name: str) -> bool:
-    """Whether a backend of that name can be used without more than its document."""
+    """Whether a backend of that name has a driver here."""
     return name in CLOUDS or name in (LOCAL, SSH)
 
 
@@ -232,7 +234,7 @@ def known_backends(draft: Draft, names: Sequence[Any], key: str = "backends") ->
     for name, i in first.items():
         if name in usable:
             continue
-        path: Path = (key, i)  # of a single value its own place
+        path: Path = (key, i)  # for a single value, this is the value itself
         if usable:
             draft.drop(key, NO_DRIVER, path, name)
         else:
@@ -244,8 +246,8 @@ NO_DRIVER = "no driver of that name; name another backend, or declare this one i
 
 
 def keep_off(drafts: Sequence[Draft], declared: bool) -> None:
-    """Give a backend to what has none and would therefore be this machine. `declared`: the project has
-    backends that launch nodes.
+    """Give a backend to each fleet that has none, as its nodes would be processes of this machine.
+    `declared`: the project has backends that launch nodes.
     """
     clouds = {b for d in drafts for b in d.backends} & set(CLOUDS)
     files: set[str] = set()
@@ -264,7 +266,7 @@ def keep_off(drafts: Sequence[Draft], declared: bool) -> None:
 
 
 def name_doubles(drafts: Sequence[Draft]) -> None:
-    """Note the keys that a file has twice in one mapping: the tool takes the last, and warns of none."""
+    """Note the keys that a file has twice in one mapping: the tool takes the last one without a warning."""
     for document, draft in {id(d.document): (d.document, d) for d in reversed(drafts) if d.document}.values():
         for key, first, last in document.doubles:
             draft.notes.append(
@@ -356,26 +358,17 @@ def _item(start: str, value: Any, indent: str) -> Iterator[str]:
     elif isinstance(value, list | tuple) and value:
         yield start
         for item in value:
-            yield from _dashed(item, inner)
+            first, *rest = _item("", item, inner)
+            if first:
+                yield f"{inner}-{first}"
+            else:  # the first line of a mapping or a list follows the dash
+                yield f"{inner}- {rest.pop(0).lstrip()}"
+            yield from rest
     elif isinstance(value, str) and _fits_block(value):
         yield f"{start} |{'' if value.endswith(chr(10)) else '-'}"
-        yield from _indented(value.removesuffix("\n"), inner)
+        yield from (f"{inner}{line}" if line else "" for line in value.removesuffix("\n").split("\n"))
     else:
         yield f"{start} {_scalar(value)}"
-
-
-def _indented(text: str, indent: str) -> Iterator[str]:
-    return (f"{indent}{line}" if line else "" for line in text.split("\n"))
-
-
-def _dashed(item: Any, indent: str) -> Iterator[str]:
-    """An item of a list."""
-    first, *rest = _item("", item, indent)
-    if first:
-        yield f"{indent}-{first}"
-    else:  # the first line of a mapping or a list follows the dash
-        yield f"{indent}- {rest.pop(0).lstrip()}"
-    yield from rest
 
 
 def _fits_block(text: str) -> bool:
@@ -396,7 +389,7 @@ def _scalar(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """JSON's form, but with one escape for one character: YAML knows no halves of characters."""
+    """The text in JSON's quotes, with one escape for each character: YAML has no surrogate pairs."""
 
     def escaped(match: re.Match[str]) -> str:
         number = ord(match[0])

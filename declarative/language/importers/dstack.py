@@ -1,4 +1,4 @@
-"""Converts documents of dstack to drafts of our documents. `skypilot` converts those of SkyPilot."""
+"""Converts documents of dstack to drafts of our documents."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _SERVING = {
 
 
 def from_dstack(document: Document, default: str) -> list[Draft]:
-    """The drafts for one document of dstack. A document without a name is called `default`. If it has no
-    counterpart, the draft has only notes.
+    """The drafts for one document of dstack, called `default` if it has no name. If it has no counterpart,
+    the draft has only notes.
     """
     kind = document.data.get("type")
     data = dict(document.data)
@@ -44,13 +44,10 @@ def from_dstack(document: Document, default: str) -> list[Draft]:
         draft.note(f"left out a document {what}: {why}", ("type",))
         return [draft]
     schedule = data.get("schedule")
-    if (
-        not isinstance(schedule, Mapping)
-        or not isinstance(schedule.get("cron"), list)
-        or not schedule["cron"]
-    ):
+    crons = schedule.get("cron") if isinstance(schedule, Mapping) else None
+    if not isinstance(schedule, Mapping) or not isinstance(crons, list) or not crons:
         return [_draft(str(kind), data, default, document)]
-    times = _times(schedule["cron"])
+    times = _joined_times(crons)
     drafts = [
         _draft(str(kind), {**data, "schedule": {**schedule, "cron": time}}, default, document)
         for time in times
@@ -61,19 +58,19 @@ def from_dstack(document: Document, default: str) -> list[Draft]:
 
 
 def _service(data: dict[str, Any], default: str, document: Document) -> Draft:
-    lost = [key for key in data if key in _SERVING]
-    data = {key: value for key, value in data.items() if key not in _SERVING}
-    draft = _draft("task", data, default, document)
+    draft = _draft("task", {k: v for k, v in data.items() if k not in _SERVING}, default, document)
     draft.notes.insert(
         0, "a service of dstack: as a task it runs until it is stopped, and nothing routes to it"
     )
-    for key in lost:
+    for key in (key for key in data if key in _SERVING):
         draft.drop(key, "services have no counterpart", (key,), document.data[key])
     return draft
 
 
+_VENDORS = {"tpu": "google", "tt": "tenstorrent"}
+"""dstack's short names of vendors."""
 _OF_RESOURCES = ("gpu", "gpus", "cpu", "memory")
-"""Fields that were meant for `resources`: without them it would be a task on other nodes."""
+"""Fields that belong into `resources`. Without them, the task would run on other nodes."""
 
 
 def _draft(kind: str, data: dict[str, Any], default: str, document: Document) -> Draft:
@@ -105,15 +102,18 @@ def _draft(kind: str, data: dict[str, Any], default: str, document: Document) ->
 
 
 def _fit(draft: Draft) -> None:
-    """Write some fields as ours, and leave out those that others make wrong or useless."""
+    """Write some fields in our notation, and leave out fields that have no effect or are wrong."""
     fields = draft.fields
     if isinstance(resources := fields.get("resources"), dict):
         for key in [key for key in resources if key in ignored_of(Resources)]:
             value = resources.pop(key)
             draft.drop(f"resources.{key}", ignored_of(Resources)[key], ("resources", key), value)
         _without_arch(draft, resources)
-        if "gpu" in resources:
-            resources["gpu"] = _gpu(resources["gpu"])
+        gpu = resources.get("gpu")
+        if isinstance(gpu, str):
+            resources["gpu"] = ":".join(_VENDORS.get(part.strip().lower(), part) for part in gpu.split(":"))
+        elif isinstance(gpu, Mapping) and isinstance(gpu.get("vendor"), str):
+            resources["gpu"] = {**gpu, "vendor": _VENDORS.get(gpu["vendor"].lower(), gpu["vendor"])}
     _ask_by_default(draft)
     if fields.get("backend"):
         fields["backend"] = known_backends(draft, [fields["backend"]], "backend")[0]
@@ -128,8 +128,8 @@ _SIZES = {"cpu": "2..", "memory": "8GB..", "disk": "100GB.."}
 
 
 def _ask_by_default(draft: Draft) -> None:
-    """Write the sizes that dstack asks for where the file has none: else the smallest node would do. And its
-    vendor of GPUs, for a task on its default image.
+    """Write dstack's default sizes where the file has none, since here the smallest node would do. And its
+    default vendor of GPUs, for a task on dstack's default image.
     """
     fields = draft.fields
     if draft.kind == "volume" or {"ssh_config", "instance_ids", "partition"} & set(fields):
@@ -147,16 +147,13 @@ def _ask_by_default(draft: Draft) -> None:
 
 
 def _of_nvidia(gpu: Any) -> Any:
-    """GPUs of which neither model nor vendor is named, as those of NVIDIA. What is no GPU stays."""
+    """The GPUs as NVIDIA's, if neither model nor vendor is named. A value that is not valid stays."""
+    note = "dstack's default vendor, without an `image`"
     with contextlib.suppress(BadValueError):
         asked = Gpu.parse(gpu)
         if asked.count.max != 0 and not (asked.names or asked.vendor):
-            note = "dstack's default vendor, without an `image`"
-            return (
-                {"vendor": Noted("nvidia", note), **gpu}
-                if isinstance(gpu, dict)
-                else Noted(f"nvidia:{gpu}", note)
-            )
+            as_dict = isinstance(gpu, dict)
+            return {"vendor": Noted("nvidia", note), **gpu} if as_dict else Noted(f"nvidia:{gpu}", note)
     return gpu
 
 
@@ -165,7 +162,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _without_arch(draft: Draft, resources: dict[str, Any]) -> None:
-    """`x86:8..` and `{arch: arm, count: 8..}` are the number alone."""
+    """Leave out the architecture of CPUs: `x86:8..` and `{arch: arm, count: 8..}` become `8..`."""
     cpu = resources.get("cpu")
     arch: Any = None
     rest: Any = None
@@ -185,25 +182,12 @@ def _without_arch(draft: Draft, resources: dict[str, Any]) -> None:
     draft.drop("resources.cpu: architecture", why, ("resources", "cpu"), arch)
 
 
-_VENDORS = {"tpu": "google", "tt": "tenstorrent"}
-"""dstack's short names of vendors."""
-
-
-def _gpu(value: Any) -> Any:
-    """The GPUs with vendors as we name them."""
-    if isinstance(value, str):
-        return ":".join(_VENDORS.get(part.strip().lower(), part) for part in value.split(":"))
-    if isinstance(value, Mapping) and isinstance(value.get("vendor"), str):
-        return {**value, "vendor": _VENDORS.get(value["vendor"].lower(), value["vendor"])}
-    return value
-
-
 _OLD_FOLDER = "/workflow"
-"""Where dstack put the repository before its version 0.20, and where commands started."""
+"""The folder of the repository, where commands started, before dstack's version 0.20."""
 
 
 def _fit_task(draft: Draft) -> None:
-    """Folders, fleets and times as we have them."""
+    """Write folders, fleets and versions of Python in our notation."""
     fields = draft.fields
     if isinstance(python := fields.get("python"), float):
         fields["python"] = "3.10" if python == 3.1 else str(python)
@@ -222,7 +206,12 @@ def _fit_task(draft: Draft) -> None:
     for path, text in commands:
         draft.note_variables(text, path)
     _fit_folders(draft, commands)
-    note_rights(draft, commands, "dstack", _mounted(fields.get("volumes")))
+    mounted = [
+        str(each["path"]) if isinstance(each, Mapping) else each.rpartition(":")[2]
+        for each in _listed(fields.get("volumes"))
+        if isinstance(each, str) or (isinstance(each, Mapping) and each.get("path"))
+    ]
+    note_rights(draft, commands, "dstack", mounted)
 
 
 def _commands(draft: Draft) -> Commands:
@@ -239,17 +228,8 @@ def _commands(draft: Draft) -> Commands:
     ]
 
 
-def _mounted(volumes: Any) -> list[str]:
-    """The folders where the task's volumes are."""
-    return [
-        str(each["path"]) if isinstance(each, Mapping) else each.rpartition(":")[2]
-        for each in _listed(volumes)
-        if isinstance(each, str) or (isinstance(each, Mapping) and each.get("path"))
-    ]
-
-
 def _fit_folders(draft: Draft, commands: Commands) -> None:
-    """What is sent lies in the rank's own folder; a clone may lie anywhere."""
+    """Write paths from the rank's own folder, where files are sent. A clone may lie anywhere."""
     fields = draft.fields
     folder = fields.get("working_dir")
     absolute = isinstance(folder, str) and folder.startswith("/")
@@ -260,7 +240,10 @@ def _fit_folders(draft: Draft, commands: Commands) -> None:
             commands[0][0],
         )
     root = _repo_folder(draft)
-    clones = _clones(fields.get("repos"))
+    clones: list[dict[str, Any]] = []  # in their long form; none if `repos` are folders of the project
+    with contextlib.suppress(BadValueError):
+        plain: Any = Repos.parse(fields.get("repos") or []).plain()
+        clones = [dict(item) for item in plain if "url" in item]
     if absolute and clones and not fields.get("files"):  # dstack clones into the folder where commands start
         fields["repos"] = clones = [{**clone, "path": clone.get("path", folder)} for clone in clones]
     _fit_files(draft, str(folder) if absolute else root or _OLD_FOLDER)
@@ -290,7 +273,7 @@ def _fit_folders(draft: Draft, commands: Commands) -> None:
 
 
 def _repo_folder(draft: Draft) -> str | None:
-    """The absolute path that a folder of the project is sent to, which is left out."""
+    """The absolute path to which a folder of the project is sent. The path is left out of `repos`."""
     repos = draft.fields.get("repos")
     item = repos[0] if isinstance(repos, list) and len(repos) == 1 else repos
     if isinstance(item, str) and (match := re.fullmatch(r"(\.{1,2}|[\w./-]*[\w-]):(/(?!/).*)", item)):
@@ -308,7 +291,7 @@ def _repo_folder(draft: Draft) -> str | None:
 
 
 def _below(path: str, folder: str) -> str | None:
-    """The path from that folder; None if it is not below it."""
+    """The path relative to the folder; None if it is not below it."""
     path, folder = path.rstrip("/"), folder.rstrip("/")
     if path == folder:
         return "."
@@ -316,7 +299,7 @@ def _below(path: str, folder: str) -> str | None:
 
 
 def _fit_files(draft: Draft, folder: str) -> None:
-    """Files at absolute paths below the folder where commands start are written from there."""
+    """Write files at absolute paths relative to the folder where commands start, if they are below it."""
     files = draft.fields.get("files")
     if not isinstance(files, list):
         return
@@ -327,37 +310,27 @@ def _fit_files(draft: Draft, folder: str) -> None:
             source, target = item.split(":")
         elif isinstance(item, Mapping):
             source, target = item.get("local_path"), item.get("path")
-        away = isinstance(source, str) and isinstance(target, str) and target.startswith("/")
-        inner = _below(str(target), folder) if away else None
+        is_absolute = isinstance(source, str) and isinstance(target, str) and target.startswith("/")
+        inner = _below(str(target), folder) if is_absolute else None
         one = {"local_path": source, "path": inner} if inner else item
         try:
             Files.parse([one])
             kept.append(one)
         except BadValueError as bad:
             why = bad.hint or bad.summary
-            if away:
+            if is_absolute:
                 where = str(target).strip("/")
                 why = f"files go below the rank's own folder: `{source}:{where}`; copy it in `commands`"
             draft.drop("files", why, ("files", i), f"{source}:{target}" if target else source)
     draft.fields["files"] = kept
 
 
-def _clones(repos: Any) -> list[dict[str, Any]]:
-    """The repositories that are cloned, in their long form; empty if they are folders of the project."""
-    try:
-        parsed = Repos.parse(repos or [])
-    except BadValueError:
-        return []
-    plain: Any = parsed.plain()
-    return [dict(item) for item in plain if "url" in item]
-
-
 _TEXTS = ("env", "tags", "image", "commands", "user", "working_dir", "regions", "instance_types", "repos")
 """Fields whose scalars are texts for dstack, with or without quotes."""
 
 
-def _times(crons: list[Any]) -> list[Any]:
-    """Cron expressions that differ in one field as one: `0 8 * * *` and `0 20 * * *` are `0 8,20 * * *`."""
+def _joined_times(crons: list[Any]) -> list[Any]:
+    """Cron expressions that differ in one field as one: `0 8 * * *` and `0 20 * * *` are `0 8,20 …`."""
     times = [str(item).split() for item in crons]
     if len({len(time) for time in times}) == 1:
         differ = [i for i in range(len(times[0])) if len({time[i] for time in times}) > 1]

@@ -20,14 +20,14 @@ from declarative.model.spec.text import NAME
 from declarative.provider.optional import Existing
 
 MOST_NAMED = 20
-"""At most so many things left out are named; the rest are counted."""
+"""How many left-out things a note names; it counts the rest."""
 
 
 def chosen(
-    found: Iterable[Existing], regions: Collection[str], tags: Mapping[str, str | None], names: Sequence[str]
+    things: Iterable[Existing], regions: Collection[str], tags: Mapping[str, str | None], names: Sequence[str]
 ) -> list[Existing]:
-    """Those in the regions, with all of the tags (None: any value) and one of the names. An empty argument
-    sets no limit.
+    """The things in the regions, with all of the tags (None: any value) and one of the names. An empty
+    argument sets no limit.
     """
 
     def fits(each: Existing) -> bool:
@@ -35,7 +35,7 @@ def chosen(
         named = not names or any(fnmatchcase(text, glob) for glob in names for text in (each.name, each.id))
         return has and named and (not regions or each.region in regions)
 
-    return sorted(filter(fits, found), key=lambda each: (each.region, each.name, each.id))
+    return sorted(filter(fits, things), key=lambda each: (each.region, each.name, each.id))
 
 
 class FreeNames:
@@ -58,12 +58,12 @@ class FreeNames:
 
 
 def fleets_of(
-    found: Iterable[Existing], backend: str, names: FreeNames, fleet: str | None
+    instances: Iterable[Existing], backend: str, names: FreeNames, fleet: str | None
 ) -> tuple[list[Draft], list[str]]:
-    """Fleets that adopt instances, one for each region and type or one for all; and notes about those left
-    out.
+    """Fleets that adopt instances, one for each region and type or one for all; and notes about instances
+    that are left out.
     """
-    free, left = _free(found, "instance")
+    free, left_out = _free(instances, "instance")
     groups: dict[tuple[object, ...], list[Existing]] = {}
     for each in free:
         key = () if fleet else (each.region, each.type, each.spot)
@@ -78,25 +78,25 @@ def fleets_of(
         draft.fields = {
             "name": own,
             "backends": [backend],
-            "instance_ids": [Noted(each.id, _about(each)) for each in members],
+            "instance_ids": [Noted(each.id, _facts(each)) for each in members],
         }
         draft.notes.append(
             "`apply` adopts these instances as they are: it restarts nothing, and writes tags. An "
             "instance removed from here is released, and stays."
         )
         drafts.append(draft)
-    return drafts, left
+    return drafts, left_out
 
 
-def _about(each: Existing) -> str:
+def _facts(each: Existing) -> str:
     where = f"{each.type} in {each.zone or each.region}"
     facts = [each.name, where, each.state, *(["spot"] if each.spot else [])]
     return ", ".join(fact for fact in facts if fact)
 
 
-def volumes_of(found: Iterable[Existing], backend: str, names: FreeNames) -> tuple[list[Draft], list[str]]:
-    """A document for each volume, which adopts it; and notes about those left out."""
-    free, left = _free(found, "volume")
+def volumes_of(volumes: Iterable[Existing], backend: str, names: FreeNames) -> tuple[list[Draft], list[str]]:
+    """A document for each volume, which adopts it; and notes about volumes that are left out."""
+    free, left_out = _free(volumes, "volume")
     drafts: list[Draft] = []
     for each in free:
         draft = Draft("volume")
@@ -116,15 +116,15 @@ def volumes_of(found: Iterable[Existing], backend: str, names: FreeNames) -> tup
         if each.on:
             draft.notes.append(f"it is on {', '.join(each.on)}: detach it before a task mounts it elsewhere")
         drafts.append(draft)
-    return drafts, left
+    return drafts, left_out
 
 
-def _free(found: Iterable[Existing], word: str) -> tuple[list[Existing], list[str]]:
-    """Those that can be adopted, and notes about the others."""
+def _free(things: Iterable[Existing], word: str) -> tuple[list[Existing], list[str]]:
+    """The things that can be adopted, and notes about the others."""
     free: list[Existing] = []
     owned: list[str] = []
     boots: list[str] = []
-    for each in found:
+    for each in things:
         if each.lineage:
             owned.append(
                 f"{each.id} ({each.address or 'a thing'} of the state with the lineage {each.lineage})"
@@ -133,14 +133,14 @@ def _free(found: Iterable[Existing], word: str) -> tuple[list[Existing], list[st
             boots.append(each.id)
         else:
             free.append(each)
-    left = []
+    notes = []
     if owned:
-        left.append(f"left out, since a state has them: {and_more(owned, MOST_NAMED)}")
+        notes.append(f"left out, since a state has them: {and_more(owned, MOST_NAMED)}")
     if boots:
-        left.append(f"left out, since they go with their instances: {and_more(boots, MOST_NAMED)}")
+        notes.append(f"left out, since they go with their instances: {and_more(boots, MOST_NAMED)}")
     if not free:
-        left.append(f"there is no {word} to adopt{' besides' if owned or boots else ''}")
-    return free, left
+        notes.append(f"there is no {word} to adopt{' besides' if owned or boots else ''}")
+    return free, notes
 
 
 def hosts_of(
@@ -156,19 +156,17 @@ def hosts_of(
     for group, hosts in groups.items():
         draft = Draft("fleet")
         shared = {k: v for k, v in hosts[0].items() if k != "hostname" and all(h.get(k) == v for h in hosts)}
-        entries = [_host({k: v for k, v in host.items() if k not in shared}, about(host)) for host in hosts]
+        entries = []
+        for host in hosts:
+            hostname = Noted(str(host["hostname"]), about(host))
+            own = {key: value for key, value in host.items() if key not in shared}
+            entries.append(hostname if set(own) == {"hostname"} else {**own, "hostname": hostname})
         draft.fields = {
             "name": names.unused(group, f"fleet-{len(drafts)}", draft.notes),
             "ssh_config": {**common, **shared, "hosts": entries},
         }
         drafts.append(draft)
     return drafts
-
-
-def _host(fields: Mapping[str, Any], note: str) -> Any:
-    if set(fields) == {"hostname"}:
-        return Noted(str(fields["hostname"]), note)
-    return {**fields, "hostname": Noted(str(fields["hostname"]), note)}
 
 
 FIELDS: Mapping[str, str] = {
@@ -186,7 +184,7 @@ _LOGIN = re.compile(
 _RANGE = re.compile(r"\[(\w+):(\w+)(?::(\d+))?\]")
 _SECTION = re.compile(r"\[([\w.-]+)(?::(vars|children))?\]")
 MOST_HOSTS = 10_000
-"""At most so many hosts for one range."""
+"""The limit for the hosts of one range."""
 
 
 @struct(slots=True)
@@ -195,13 +193,14 @@ class HostList:
 
     groups: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    seen: set[tuple[object, object]] = field(default_factory=set)
+    addresses: set[tuple[object, object]] = field(default_factory=set)
+    """Hostname and port of each host."""
 
     def add(self, group: str, host: dict[str, Any]) -> None:
         """Add a host, unless another group has it."""
-        key = (host["hostname"], host.get("port"))
-        if key not in self.seen:
-            self.seen.add(key)
+        address = (host["hostname"], host.get("port"))
+        if address not in self.addresses:
+            self.addresses.add(address)
             self.groups.setdefault("" if group in ALL else group, []).append(host)
 
     def drop(self, what: str) -> None:
@@ -213,10 +212,10 @@ class HostList:
 
 def login(text: str) -> dict[str, Any] | None:
     """`user@host:port` as the fields of a host; None for any other text."""
-    found = _LOGIN.fullmatch(text)
-    if found is None:
+    match = _LOGIN.fullmatch(text)
+    if match is None:
         return None
-    fields = {key: value for key, value in found.groupdict().items() if value}
+    fields = {key: value for key, value in match.groupdict().items() if value}
     fields["hostname"] = fields["hostname"].strip("[]")
     port = fields.pop("port", None)
     return {**fields, **({"port": int(port)} if port else {})}
@@ -247,14 +246,18 @@ def of_lines(text: str, hosts: HostList) -> None:
         if section := _SECTION.fullmatch(line):
             group, kind = section[1], section[2] or ""
             continue
-        words = _words(line)
         if kind == "vars":
             key, _, value = line.partition("=")
             common.setdefault(group, {})[key.strip()] = value.strip().strip("\"'")
         elif kind:
             hosts.drop(f"`[{group}:{kind}]`: hosts are in the fleet of the first group that lists them")
         else:
-            listed += [(group, each) for each in _named(words[0], dict(_pairs(words[1:])), hosts)]
+            try:
+                name, *words = shlex.split(line)
+            except ValueError:  # a quote is not closed
+                name, *words = line.split()
+            variables = dict(word.split("=", 1) for word in words if "=" in word)
+            listed += [(group, host) for host in _named(name, variables, hosts)]
     for name, host in listed:
         hosts.add(name, {**_fields({**common.get("all", {}), **common.get(name, {})}, hosts), **host})
 
@@ -285,16 +288,17 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
 def _named(name: str, variables: Mapping[str, Any], hosts: HostList) -> Iterator[dict[str, Any]]:
     """The hosts that one name stands for, with their variables."""
     own = _fields(variables, hosts)
-    for each in _spread(name):
-        found = login(each)
-        if found is None:
+    for each in _each_of_range(name):
+        address = login(each)
+        if address is None:
             hosts.drop(f"`{each}`: it is not the name or the address of a host")
         else:
-            yield {**found, **own}
+            yield {**address, **own}
 
 
 def _fields(variables: Mapping[str, Any], hosts: HostList) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    """The fields of a host that Ansible's variables give."""
+    fields: dict[str, Any] = {}
     for key, value in variables.items():
         target = FIELDS.get(key)
         if target is None:
@@ -302,33 +306,19 @@ def _fields(variables: Mapping[str, Any], hosts: HostList) -> dict[str, Any]:
         if "{{" in str(value):
             hosts.drop(f"`{key}`: it is computed")
         elif target == "port":
-            found[target] = int(value) if str(value).isdecimal() else value
+            fields[target] = int(value) if str(value).isdecimal() else value
         else:
-            found[target] = str(value)
-    return found
+            fields[target] = str(value)
+    return fields
 
 
-def _words(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError:  # a quote is not closed
-        return line.split()
-
-
-def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
-    for word in words:
-        key, equals, value = word.partition("=")
-        if equals:
-            yield key, value
-
-
-def _spread(name: str) -> Iterator[str]:
+def _each_of_range(name: str) -> Iterator[str]:
     """`node[01:16]` as sixteen names."""
-    found = _RANGE.search(name)
-    if found is None:
+    match = _RANGE.search(name)
+    if match is None:
         yield name
         return
-    first, last, step = found[1], found[2], int(found[3] or 1)
+    first, last, step = match[1], match[2], int(match[3] or 1)
     if first.isdecimal() and last.isdecimal():
         numbers = range(int(first), int(last) + 1, max(1, step))
         parts = [str(n).zfill(len(first)) for n in numbers[:MOST_HOSTS]]
@@ -337,4 +327,4 @@ def _spread(name: str) -> Iterator[str]:
     else:
         parts = []
     for part in parts:
-        yield from _spread(f"{name[: found.start()]}{part}{name[found.end() :]}")
+        yield from _each_of_range(f"{name[: match.start()]}{part}{name[match.end() :]}")

@@ -1,6 +1,6 @@
 """Converts tasks of SkyPilot: each becomes a task, and a fleet for each alternative of its `resources`.
 
-Whatever has no counterpart is named in a note, with its line. Nothing that chooses a place is left out: what
+A note with its line names whatever has no counterpart. Nothing that chooses a place is left out: a fleet that
 no driver here can launch keeps a backend that is not declared, so it never runs on this machine.
 """
 
@@ -51,11 +51,11 @@ _MEANT = {
     **dict.fromkeys(("gpu", "accelerator"), "`accelerators`"),
     **dict.fromkeys(("num_nodes", "nodes"), "`num_nodes` beside `resources`"),
 }
-"""Fields that SkyPilot does not have, and what was meant: without them it would be another task."""
+"""Fields that SkyPilot does not have, and what to write for them. Without them it would be another task."""
 _IN_HOME = re.compile(r"(?:HOME\}?|~|/root|/home/[\w-]+)/sky_workdir")
 """The folder of `workdir`, as commands name it."""
 _ABOVE = re.compile(r"(?:(?!\bcd\s).)*\bcd\s+\.\.(?!\w)", re.DOTALL)
-"""Commands that first leave that folder for the home."""
+"""Commands that go from that folder to the home first."""
 WORKDIR = "sky_workdir"
 
 
@@ -90,7 +90,7 @@ def from_skypilot(document: Document, default: str) -> list[Draft]:
 
 
 def _shaped(task: Draft) -> dict[str, Any]:
-    """The data of the task's document without values of other shapes than SkyPilot takes. The task is refused
+    """The data of the task's document, without values of a shape that SkyPilot refuses. The task is refused
     if it would be another one without them.
     """
     assert task.document is not None
@@ -108,18 +108,17 @@ def _shaped(task: Draft) -> dict[str, Any]:
         ("gpus", "accelerators"),
         *(("infra", key) for key in ("cloud", "region", "zone")),
     ]
-    for path, item in _alternatives_of(resources) if isinstance(resources, dict) else ():
+    alternatives: list[tuple[Path, Mapping[str, Any]]] = []
+    if isinstance(resources, dict):
+        alternatives.append((("resources",), resources))
+        for key in ("any_of", "ordered"):
+            items = enumerate(resources.get(key) or ())
+            alternatives += [(("resources", key, i), _mapping(item)) for i, item in items]
+    for path, item in alternatives:
         for one, other in both:
             if item.get(one) is not None and item.get(other) is not None:
                 task.refuse(f"`{one}` and `{other}` exclude each other", (*path, other))
     return data
-
-
-def _alternatives_of(resources: dict[str, Any]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    yield ("resources",), resources
-    for key in ("any_of", "ordered"):
-        for i, item in enumerate(resources.get(key) or ()):
-            yield ("resources", key, i), _mapping(item)
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -136,7 +135,7 @@ _OF_CONFIG = {
 
 
 def _name_config(key: str, value: Any, task: Draft) -> None:
-    """Name what the settings change, and what to write for those that have a counterpart."""
+    """Note what the settings change, and what to write for settings with a counterpart."""
     inner: dict[str, None] = {}
     for path, leaf in _leaves(value, (key,)):
         last = path[-1]
@@ -163,7 +162,7 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _escaped(value: str) -> str:
-    """The text, with nothing that we would evaluate."""
+    """The text with `${{` escaped, so that nothing in it is evaluated here."""
     return value.replace("${{", "$${{")
 
 
@@ -171,19 +170,19 @@ def _escaped(value: str) -> str:
 
 
 def _environment(data: dict[str, Any], task: Draft) -> tuple[dict[str, str], dict[str, str]]:
-    """The variables, and those of them whose values the file has."""
+    """All variables, and the values that the file has."""
     env: dict[str, str] = {}
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key, value in _mapping(data.pop("envs", None)).items():
         if value is None:
             env[key] = f"${{{{ env.{key} }}}}"
         else:
-            given[key] = task.text(value, ("envs", key))
-            env[key] = _escaped(given[key])
-    if empty := [key for key, value in given.items() if not (value or key.startswith(_LOGIN))]:
+            values[key] = task.text(value, ("envs", key))
+            env[key] = _escaped(values[key])
+    if empty := [key for key, value in values.items() if not (value or key.startswith(_LOGIN))]:
         why = f"if `sky launch --env` filled it in, write `${{{{ env.{empty[0]} }}}}`"
         task.note(f"`envs` ({', '.join(empty)}) is empty: {why}", ("envs", empty[0]))
-    for key, value in given.items():
+    for key, value in values.items():
         if _IN_HOME.search(value):
             why = "`workdir` lies in the rank's own folder, where the commands start"
             task.note(f"`envs.{key}` names `{WORKDIR}`: {why}", ("envs", key))
@@ -195,7 +194,7 @@ def _environment(data: dict[str, Any], task: Draft) -> tuple[dict[str, str], dic
             why = f"set {key} in the environment of the user who applies"
             task.drop(f"secrets.{key}", why, ("secrets", key))
         env[key] = f"${{{{ env.{key} }}}}"
-    return env, given
+    return env, values
 
 
 def _filled(value: Any, env: Mapping[str, str]) -> Any:
@@ -213,19 +212,18 @@ _LOGIN = "SKYPILOT_DOCKER_"
 
 
 def _field_of(task: Draft, begin: str) -> tuple[str, str]:
-    """The field of the file, and its first variable with this beginning."""
+    """The field of the file that has a variable with this beginning, and the variable."""
     data = task.document.data if task.document else {}
-    found = (
-        (k, str(n)) for k in ("envs", "secrets") for n in _mapping(data.get(k)) if str(n).startswith(begin)
-    )
-    return next(found, ("envs", begin))
+    names = ((k, str(n)) for k in ("envs", "secrets") for n in _mapping(data.get(k)))
+    return next((pair for pair in names if pair[1].startswith(begin)), ("envs", begin))
 
 
 def _login(env: dict[str, str], task: Draft) -> None:
     """The login to the image's registry, from variables of SkyPilot."""
-    given = {key: env.pop(_LOGIN + key) for key in ("USERNAME", "PASSWORD", "SERVER") if _LOGIN + key in env}
-    user, password, server = map(given.get, ("USERNAME", "PASSWORD", "SERVER"))
-    if not given:
+    keys = ("USERNAME", "PASSWORD", "SERVER")
+    login = {key: env.pop(_LOGIN + key) for key in keys if _LOGIN + key in env}
+    user, password, server = map(login.get, keys)
+    if not login:
         return
     image = task.fields.get("image")
     if image is None:
@@ -248,7 +246,7 @@ def _login(env: dict[str, str], task: Draft) -> None:
         "password": variables["PASSWORD"],
     }
     for key, variable in variables.items():
-        value = given.get(key)
+        value = login.get(key)
         if value != variable and (key == "PASSWORD" or not value):
             name, why = f"{_LOGIN}{key}", "set it in the environment of the user who applies"
             if value:
@@ -366,7 +364,7 @@ class _Files:
 
 
 def _is_local(source: Any) -> bool:
-    """Whether it is a path below the project's directory."""
+    """Whether the source is a path below the project's directory."""
     text = source if isinstance(source, str) else ""
     outside = "://" in text or text.startswith(("/", "~")) or ".." in text.split("/") or "$" in text
     return bool(text) and not outside
@@ -388,7 +386,7 @@ _OF_LAUNCHES = {
     "autostop": "idle_duration",
     "labels": "tags",
 }
-"""Fields of alternatives that are about nodes to launch, and ours."""
+"""Fields of alternatives that only nodes to launch have, and our fields for them."""
 
 
 @struct(slots=True)
@@ -413,23 +411,23 @@ class _Resources:
         """Takes the notes about the fleets."""
         self.data = _mapping(value)
         self.at: dict[str, Path] = {}
-        """Key → where the file has it, for the alternative in hand."""
+        """Key → its path in the file, for the present alternative."""
         self.pools: dict[str, str] = {}
-        """The fleets that others declare, and how."""
+        """Fleet that the project has to declare → how."""
         self.once: set[str] = set()
-        """The notes that stand once for all alternatives."""
+        """The notes that one alternative has written for all."""
 
     def fleets(self) -> list[Draft]:
         """The fleets; the task names them, and gets what is the same in all."""
         choices = _merged(self._choices())
         pools = dict.fromkeys(c.pool for c in choices if c.pool is not None)
         usable = [c for c in choices if c.pool is None and c.usable]
-        left_out = [c for c in choices if c.pool is None and not c.usable]
+        unusable = [c for c in choices if c.pool is None and not c.usable]
         if usable or pools:
-            for names in dict.fromkeys(", ".join(c.fields["backends"]) for c in left_out):
+            for names in dict.fromkeys(", ".join(c.fields["backends"]) for c in unusable):
                 self._once(f"left out an alternative of `resources` ({names}): {NO_DRIVER}", ("resources",))
-        elif left_out:
-            usable = left_out
+        elif unusable:
+            usable = unusable
             named = ", ".join(dict.fromkeys(b for c in usable for b in c.fields["backends"]))
             for choice in usable:
                 backends = [name_of(b, SOME_CLOUD, []) or SOME_CLOUD for b in choice.fields["backends"]]
@@ -460,7 +458,7 @@ class _Resources:
         return draft
 
     def _common(self, choices: Sequence[_Choice], hosts: Sequence[_Choice]) -> None:
-        """What all alternatives ask for, as the task's own. `hosts` have no fleet that could ask for more."""
+        """Write into the task what all alternatives ask for. `hosts` have no fleet that asks for more."""
         asked = [c.fields.get("resources", {}) for c in (*choices, *hosts)]
         if not asked:
             return
@@ -485,8 +483,8 @@ class _Resources:
         outer = {k: v for k, v in self.data.items() if k not in ("any_of", "ordered") and v is not None}
         key = next((k for k in ("any_of", "ordered") if self.data.get(k)), "")
         listed = self.data.get(key)
-        found: list[Any] = listed if isinstance(listed, list) and listed else [{}]
-        if key == "ordered" and len(found) > 1:
+        items: list[Any] = listed if isinstance(listed, list) and listed else [{}]
+        if key == "ordered" and len(items) > 1:
             self.about.note(
                 "`ordered` has no counterpart: the cheapest that fits is taken", ("resources", key)
             )
@@ -496,7 +494,7 @@ class _Resources:
         top = dict(self.at)
         self._of_task(outer)
         out = []
-        for i, item in enumerate(found):
+        for i, item in enumerate(items):
             inner = {k: v for k, v in _mapping(item).items() if v is not None}
             self.at = {**top, **{k: ("resources", key, i, k) for k in inner}}
             _of_alias(inner, self.at)
@@ -507,7 +505,7 @@ class _Resources:
     # the task's own fields
 
     def _of_task(self, given: Mapping[str, Any]) -> None:
-        """Fields that all alternatives share here."""
+        """Convert fields of `resources` that are fields of our task."""
         fields = self.task.fields
         for key, value in given.items():
             path = self.at[key]
@@ -529,9 +527,7 @@ class _Resources:
                 self.about.drop(f"resources.{key}", _LOST.get(key, "no counterpart"), path, value)
             elif key == "use_spot" and value and not {"job_recovery", "spot_recovery"} & self.data.keys():
                 note = "`sky jobs launch` would start it anew after a lost node: add `retry` if that is meant"
-                if note not in self.once:
-                    self.once.add(note)
-                    self.task.note(note, path)
+                self._once(note, path, self.task)
 
     def _recovery(self, key: str, value: Any) -> None:
         path = self.at[key]
@@ -571,42 +567,41 @@ class _Resources:
     # the fleets' fields
 
     def _alternatives(self, given: Mapping[str, Any]) -> list[_Choice]:
-        """One alternative of `any_of`: one for each accelerator that may be taken."""
+        """One alternative of `any_of` as one for each accelerator that it accepts."""
         fields, pool = self._place(given)
         resources: dict[str, Any] = {}
         for key, value in given.items():
             self._of_nodes(key, value, (fields, resources))
         self._memory(given, resources)
-        if "partition" in fields or pool is not None:  # of nodes that are larger, ranks take a share
-            self._without_launches(fields)
+        if "partition" in fields or pool is not None:  # the nodes exist; of larger ones, ranks take a share
+            for key, ours in _OF_LAUNCHES.items():
+                value = fields.pop(ours, None)
+                if value is not None and key in self.at and value != "on-demand":
+                    self._once(f"left out `resources.{key}`: the nodes exist already", self.at[key])
             resources |= {k: f"{v.removesuffix('..')}.." for k, v in resources.items()}
         if "partition" not in fields and not {"accelerators", "instance_type"} & set(given):
             _ask_by_default(
                 given, resources, pods=pool is not None or fields.get("backends") == ["kubernetes"]
             )
-        gpus = self._accelerators(given.get("accelerators"))
+        accelerators = given.get("accelerators")
+        if isinstance(accelerators, list) and len(accelerators) > 1:
+            note = "the order of `accelerators` has no counterpart: the cheapest is taken"
+            self._once(note, self.at["accelerators"])
+        gpus: list[str | None] = [self._accelerator(item) for item in _listed(accelerators)]
         out = []
-        for gpu in gpus:
+        for gpu in gpus or [None]:
             asked = {**({"gpu": gpu} if gpu else {}), **resources}
             out.append(_Choice({**fields, **({"resources": asked} if asked else {})}, pool))
         return out
 
     def _written(self, key: str, *below: str) -> str:
-        """A word as the file writes it: for PyYAML, `1.10` is a number."""
+        """A text as the file has it: for PyYAML, `1.10` is a number."""
         assert self.task.document is not None
         path = (*self.at[key], *below)
         value: Any = self.task.document.data
         for step in path:
             value = value[step]
         return value if isinstance(value, str) else self.task.document.written(path)
-
-    def _without_launches(self, fields: dict[str, Any]) -> None:
-        """Hosts and the nodes of a partition exist already."""
-        for key, ours in _OF_LAUNCHES.items():
-            value = fields.pop(ours, None)
-            if value is not None and key in self.at and value != "on-demand":
-                why = "the nodes exist already"
-                self._once(f"left out `resources.{key}`: {why}", self.at[key])
 
     def _of_nodes(self, key: str, value: Any, out: tuple[dict[str, Any], dict[str, Any]]) -> None:
         fields, resources = out
@@ -627,7 +622,7 @@ class _Resources:
             self._autostop(value, fields)
 
     def _memory(self, given: Mapping[str, Any], resources: dict[str, Any]) -> None:
-        """`64+`, or `4x`: so much for each CPU."""
+        """`64+`, or `4x`, which is 4 GB for each CPU."""
         if "memory" not in given:
             return
         text = str(given["memory"])
@@ -664,23 +659,14 @@ class _Resources:
                 why = _LOST["hooks"] if key != "wait_for" else "a node is idle here when no rank is on it"
                 self.about.drop(f"resources.autostop.{key}", why, (*path, key), more[key])
 
-    def _once(self, text: str, path: Path) -> None:
+    def _once(self, text: str, path: Path, draft: Draft | None = None) -> None:
+        """Write a note unless another alternative has written it."""
         if text not in self.once:
             self.once.add(text)
-            self.about.note(text, path)
-
-    def _accelerators(self, value: Any) -> list[str | None]:
-        """Each accelerator that may be taken, as our `gpu`; None alone where none is asked for."""
-        if value is None:
-            return [None]
-        items = _listed(value)
-        if isinstance(value, list) and len(items) > 1:
-            note = "the order of `accelerators` has no counterpart: the cheapest is taken"
-            self._once(note, self.at["accelerators"])
-        return [self._accelerator(item) for item in items] or [None]
+            (draft or self.about).note(text, path)
 
     def _accelerator(self, item: str) -> str:
-        """`A100-80GB:8` as `A100:80GB:8`. What is not known stays a GPU of that name, which none has."""
+        """`A100-80GB:8` as `A100:80GB:8`. An unknown model keeps its name."""
         path = self.at["accelerators"]
         name, _, count = item.strip().partition(":")
         name, count = name.strip(), count.strip() or "1"
@@ -729,10 +715,9 @@ class _Resources:
                 )
             return {"backends": [cloud]}, None
         region, zone, *_ = (*rest.split("/"), "", "")
-        found = (cloud, str(given.get("region") or region), str(given.get("zone") or zone))
-        return {
-            key: [value] for key, value in zip(_PLACES, found, strict=True) if value not in ("", "*")
-        }, None
+        place = (cloud, str(given.get("region") or region), str(given.get("zone") or zone))
+        pairs = zip(_PLACES, place, strict=True)
+        return {key: [value] for key, value in pairs if value not in ("", "*")}, None
 
     def _partition(self, given: Mapping[str, Any], rest: str) -> tuple[dict[str, Any], str | None]:
         """`slurm/CLUSTER/PARTITION`: a partition is a fleet, and its nodes exist."""
@@ -755,8 +740,8 @@ def _of_alias(given: dict[str, Any], at: dict[str, Path]) -> None:
 
 
 def _ask_by_default(given: Mapping[str, Any], resources: dict[str, Any], *, pods: bool) -> None:
-    """Write the sizes that SkyPilot asks for where the file has none: else the smallest node would do.
-    `pods`: on Kubernetes and on a pool of hosts, they are others.
+    """Write SkyPilot's default sizes where the file has none, since here the smallest node would do. `pods`:
+    Kubernetes and pools of hosts have other defaults.
     """
     number, ratio = (2, 1) if pods else (8, 4)
     if "memory" in given:
@@ -785,6 +770,9 @@ def _size(value: Any) -> str:
 
 
 def _listed(value: Any) -> list[str]:
+    """The accelerators as texts; none for None."""
+    if value is None:
+        return []
     if isinstance(value, Mapping):
         return [str(k) if v is None else f"{k}:{v}" for k, v in value.items()]
     if isinstance(value, list | tuple):
@@ -796,7 +784,7 @@ def _listed(value: Any) -> list[str]:
 
 
 def _any_gpu(gpus: Sequence[str]) -> str:
-    """What any of several asks fits: `L4:1` and `A100:80GB:4` are `L4,A100:1..4`."""
+    """One `gpu` that accepts all of these: for `L4:1` and `A100:80GB:4` it is `L4,A100:1..4`."""
     parts = [gpu.split(":") for gpu in gpus]
     names = dict.fromkeys(name for part in parts for name in part[0].split(","))
     counts = [part[-1].split("..") for part in parts]
@@ -806,27 +794,23 @@ def _any_gpu(gpus: Sequence[str]) -> str:
 
 
 def _merged(choices: Iterable[_Choice]) -> list[_Choice]:
-    """Fewer alternatives that mean the same: those that differ in one list, or in spot alone, are one."""
+    """Fewer alternatives with the same meaning: alternatives that differ in one list or in spot alone are
+    one.
+    """
     out, number = list(choices), -1
     while len(out) != number:
         number = len(out)
         for key in ("", "spot_policy", "resources", "instance_types", *reversed(_PLACES)):
             groups: dict[str, list[_Choice]] = {}
-            for choice in out:
-                groups.setdefault(_but(choice, key), []).append(choice)
+            for choice in out:  # what it has in common with others that differ in this field alone
+                common = {k: v for k, v in choice.fields.items() if k != key}
+                if key == "resources":  # there, only the models of GPUs may differ
+                    asked = dict(choice.fields.get("resources", {}))
+                    common["asked"] = {**asked, "gpu": asked.get("gpu", "").partition(":")[2]}
+                text = json.dumps([choice.pool, common], sort_keys=True, default=str)
+                groups.setdefault(text, []).append(choice)
             out = [one for group in groups.values() for one in _joined(group, key)]
     return out
-
-
-def _but(choice: _Choice, key: str) -> str:
-    """What two alternatives have in common that differ in this field alone; of `resources`, in the GPUs'
-    models.
-    """
-    rest = {k: v for k, v in choice.fields.items() if k != key}
-    if key == "resources":
-        asked = dict(choice.fields.get("resources", {}))
-        rest["asked"] = {**asked, "gpu": asked.get("gpu", "").partition(":")[2]}
-    return json.dumps([choice.pool, rest], sort_keys=True, default=str)
 
 
 def _joined(group: Sequence[_Choice], key: str) -> Sequence[_Choice]:

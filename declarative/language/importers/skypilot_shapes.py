@@ -1,4 +1,4 @@
-"""The shapes of SkyPilot's fields: SkyPilot refuses a file whose values have others."""
+"""The shapes of SkyPilot's fields. SkyPilot refuses a file with values of other shapes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ _RESOURCES: Mapping[str, Shape] = {
     "job_recovery": (str, dict),
     "spot_recovery": (str, dict),
 }
-_ALTERNATIVES = ("any_of", "ordered")
 _WITHIN: Mapping[str, Mapping[str, Shape]] = {
     "workdir": {"url": (str,), "ref": _WORD},
     "autostop": {
@@ -57,32 +56,27 @@ _VALUES: Mapping[str, Shape] = {
     "gpus": _WORD,
     "image_id": _WORD,
 }
-"""What the other mappings and lists hold."""
+"""The items of other mappings and lists."""
 MAY_BE_LEFT_OUT = ("name", "labels", "priority", "autostop", "volumes")
-"""Fields without which a task still does the same on the same nodes."""
+"""Fields that change neither what a task does nor on which nodes."""
 _NAMES = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", float: "a number"}
 
 
 def misshapen(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """The path of each value of another shape, and what it has to be."""
+    """The path of each value that has another shape, and the right shape in words."""
     yield from _fields(data, _TASK, ())
     resources = data.get("resources")
     if isinstance(resources, dict):
         yield from _fields(resources, _RESOURCES, ("resources",))
-        for key in _ALTERNATIVES:
-            yield from _listed(resources.get(key), ("resources", key))
-
-
-def _listed(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    if not isinstance(value, list):
-        if value is not None:
-            yield path, "a list of mappings"
-        return
-    for i, item in enumerate(value):
-        if isinstance(item, dict):
-            yield from _fields(item, _RESOURCES, (*path, i))
-        elif item is not None:
-            yield (*path, i), "a mapping"
+        for key in ("any_of", "ordered"):
+            path, items = ("resources", key), resources.get(key)
+            if items is not None and not isinstance(items, list):
+                yield path, "a list of mappings"
+            for i, item in enumerate(items if isinstance(items, list) else ()):
+                if isinstance(item, dict):
+                    yield from _fields(item, _RESOURCES, (*path, i))
+                elif item is not None:
+                    yield (*path, i), "a mapping"
 
 
 def _fields(data: Mapping[str, Any], shapes: Mapping[str, Shape], path: Path) -> Iterator[tuple[Path, str]]:
