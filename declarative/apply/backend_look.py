@@ -78,7 +78,7 @@ class BackendFindings:
     images: dict[tuple[str, str], str] = field(default_factory=dict)
     risks: dict[str, Risk] = field(default_factory=dict)
 
-    def add(self, more: BackendFindings) -> None:
+    def merge(self, more: BackendFindings) -> None:
         """Add the results of another look."""
         self.readiness |= more.readiness
         self.ranks |= more.ranks
@@ -155,7 +155,7 @@ def look(
             return one
 
         for one in ask_backends(sorted(names), ask).values():
-            findings.add(more=one)
+            findings.merge(one)
         findings.compared.orphans = each_once(findings.compared.orphans)
         findings.diagnostics += resolution_notes(findings.resolutions)
     elif offers:
@@ -333,7 +333,7 @@ class _BackendLook:
             return listing
 
         try:
-            findings.add(self._backends.read(self._name, list_things))
+            findings.merge(self._backends.read(self._name, list_things))
         except ProviderError as error:
             self._note_unreadable(error, self._nodes, findings)
             if self._backends.outages.is_down(self._name):
@@ -343,7 +343,7 @@ class _BackendLook:
             return
         ask = partial(self._ask_nodes, nodes, dict(findings.readiness))
         try:
-            findings.add(self._backends.read(self._name, ask, part=NODES, least=NODES_LEAST))
+            findings.merge(self._backends.read(self._name, ask, part=NODES, least=NODES_LEAST))
         except ProviderError as error:
             self._note_unreadable(error, nodes, findings)
 
