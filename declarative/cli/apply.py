@@ -1,19 +1,14 @@
-"""`fleetform apply` and `destroy`.
-
-A saved plan is compared with the records and with what is there, and then carried out as it is. The YAML is
-not read, and nothing is planned again. Relative paths start at the project's directory, which is the current
-one or that of `-C`, as with every command.
+"""`fleetform apply` and `destroy`. Relative paths start at the project's directory, which is the current one
+or that of `-C`, as with every command.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -22,10 +17,12 @@ from declarative.cli.options import (
     apply_options,
     approve_option,
     check_refresh,
+    confirm,
     effort_option,
     examples,
     json_option,
     lock_option,
+    name_tasks,
     new_state_option,
     part_options,
     project_command,
@@ -34,24 +31,25 @@ from declarative.cli.options import (
     reuse_option,
     unplaced_option,
 )
-from declarative.cli.output import say
-from declarative.cli.reports import kept_text, protected, say_kept
-from declarative.cli.run import Run
+from declarative.cli.output import STOPPING, say, stopping
 from declarative.converge.project import ProjectSession
-from declarative.converge.selection import allowing, check_requested
-from declarative.converge.state_access import DEFAULT_STATE, StateAccess
-from declarative.model.diagnostic import InvalidError, failed
+from declarative.converge.state_access import DEFAULT_STATE
+from declarative.model.diagnostic import and_more, failed
+from declarative.model.text import clean
 
 if TYPE_CHECKING:
+    from declarative.cli.run_output import RunOutput
+    from declarative.converge.ports import RunOutcome
+    from declarative.converge.run import Run, RunOptions
     from declarative.model.resource import Desired
     from declarative.model.spec.policy import PlanKey
-    from declarative.model.spec.text import Name
-    from declarative.model.state import State
     from declarative.planner.plan import Plan
-    from declarative.planner.saved_plan import SavedPlan
     from declarative.store import Writer
-    from declarative.store.rename import Declared
 
+NOTHING_DONE = (
+    "nothing was done: a task cannot be placed (`--allow-unplaced`, or `allow_unplaced: true` in the "
+    "project, does the rest)"
+)
 SENSIBLE = frozenset(
     (
         "file",
@@ -99,141 +97,6 @@ def check_options() -> None:
             "give it to `fleetform plan --out FILE`" if len(given) == 1 else "give them to `fleetform plan`"
         )
         raise failed("usage", f"{names} has no effect on a saved plan", hint)
-
-
-class SavedRun(Run):
-    """One apply of a saved plan."""
-
-    def __init__(self, session: ProjectSession, saved: SavedPlan, options: Mapping[str, Any]) -> None:
-        from declarative.model.resource import Desired
-        from declarative.model.spec import Project
-
-        self.saved = saved
-        desired = Desired(project=Project(state=saved.state), backends=saved.backends)
-        # Before a state is made at a place that is not meant.
-        name = _check_place(session, saved, desired)
-        if name is None and saved.project is not None:  # a new state, or one from before it was recorded
-            name = cast("Name", saved.project)
-        desired = Desired(project=Project(state=saved.state, name=name), backends=saved.backends)
-        super().__init__(session, desired, "apply", options)
-        self.origin = saved.plan.origin
-        self.names = saved.tasks
-        session.files = saved.files
-
-    def make_plan(
-        self,
-        writer: Writer,
-        requested: frozenset[str] = frozenset(),  # noqa: ARG002
-        *,
-        destroy: bool = False,  # noqa: ARG002
-    ) -> Plan:
-        """The plan, after a check that it still holds. Also records what happened by itself."""
-        from declarative.apply.backend_look import look
-        from declarative.apply.settle import check_vanished, note_lost, settle
-        from declarative.planner.facts import changed_facts, facts_now, stopped_by_now
-        from declarative.planner.hosts import hosts_of_plan
-        from declarative.planner.inventory import observed_state
-
-        plan, facts = self.saved.plan, self.saved.facts
-        state = writer.state()
-        _check_record(self.session, self.saved, state)
-        _check_files(self.session, self.saved)
-        backends = self.session.backends(self.desired, state)
-        if plan.scope.moved:
-            first = look(state, backends, offers=False)
-            self.check_vanished(state, first)
-            settled = settle(writer, backends, first, self.now, self.note, noting=False)
-            backends, state = self._renamed(_renames(plan, settled))
-        seen = look(state, backends, hosts=hosts_of_plan(plan), offers=bool(facts.offers))
-        known = set(plan.diagnostics)
-        say(tuple(d for d in seen.inventory.diagnostics if d not in known))
-        changed = (
-            *changed_facts(facts, facts_now(plan, facts, state, seen.inventory), seen.inventory.readiness),
-            *stopped_by_now(plan, observed_state(state, seen.inventory), self.now()),
-        )
-        if changed:
-            raise InvalidError(changed)
-        if not self.options["accept_vanished"]:
-            check_vanished(state, seen.inventory, plan.actions)
-        if plan.scope.moved:
-            note_lost(writer, settled, first.inventory.lost, self.now)
-        else:
-            settle(writer, backends, seen, self.now, self.note)
-        return allowing(plan, self.options["allow_unplaced"])
-
-    def ask(self) -> None:
-        """Nobody is asked: the user who saved the plan has seen it."""
-
-
-def _renames(plan: Plan, state: State) -> Declared:
-    """The state after the plan's renames; `InvalidError` if the plan was made from another state."""
-    from declarative.model.spec.project import Moved, Moves
-    from declarative.store.rename import as_declared
-
-    renames = as_declared(state, Moves(Moved(move.source, move.target) for move in plan.scope.moved), {})
-    if renames.diagnostics:
-        raise InvalidError(renames.diagnostics)
-    if renames.moved != plan.scope.moved:
-        summary = "what is recorded under names that the plan changes is not what it was"
-        raise failed("plan-outdated", summary, "plan again: `fleetform plan --out FILE`")
-    return renames
-
-
-def _check_place(session: ProjectSession, saved: SavedPlan, desired: Desired) -> Name | None:
-    """The name of the state's project; `InvalidError` if it is not the state that the plan was made of.
-    Reads, and makes nothing.
-    """
-    url = session.state.url(desired)
-    probe = StateAccess(session.directory, session.state.named, session.policy)
-    try:
-        store = probe.open(desired)
-        state, project = store.read(), store.project()
-    finally:
-        probe.close()
-    here = session.directory.resolve()
-    if (
-        saved.plan.basis.lineage is None
-        and url == saved.state
-        and _place(url, here) != _place(url, Path(saved.directory))
-    ):
-        summary = f"the plan makes a new state in {saved.directory}, and this is {here}"
-        raise failed("plan-other-state", summary, _elsewhere(saved))
-    _check_record(session, saved, state)
-    return cast("Name | None", project)
-
-
-def _check_files(session: ProjectSession, saved: SavedPlan) -> None:
-    """`InvalidError` if a file that a rank gets has changed: checked before anything is done."""
-    from declarative.apply.bundles import changed_files, named
-
-    found = {f for manifest in saved.files.values() for f in changed_files(session.directory, manifest)}
-    if found:
-        summary = f"{named(sorted(found))} changed since the plan was made, and tasks that it starts get it"
-        raise failed("plan-files-changed", summary, "plan again: `fleetform plan --out FILE`")
-
-
-def _place(url: str, directory: Path) -> str:
-    path = url.removeprefix("sqlite:///")
-    return url if path == url else str(directory / path)
-
-
-def _check_record(session: ProjectSession, saved: SavedPlan, state: State) -> None:
-    from dataclasses import replace
-
-    from declarative.planner.facts import record_difference
-
-    found = record_difference(saved.plan, state)
-    if found is None:
-        return
-    if found.code == "plan-other-state" and str(session.directory.resolve()) != saved.directory:
-        found = replace(found, hint=_elsewhere(saved))
-    raise InvalidError((found,))
-
-
-def _elsewhere(saved: SavedPlan) -> str:
-    return (
-        f"run it there: `fleetform -C {shlex.quote(saved.directory)} apply FILE`, or say where: `--state URL`"
-    )
 
 
 ELSEWHERE = (
@@ -305,30 +168,30 @@ def apply_command(session: ProjectSession, *, file: str | None, **options: Any) 
     With --expect it plans again, and does what was approved or nothing: CI can apply what a pull request
     showed, without keeping files. Where nothing is left to do, it succeeds.
     """
-    with _saved(session, file, options) if file is not None else _declared(session, options) as run:
-        code = run.converge(destroy=False)
-        if options["wait"] and code in (0, 4) and run.done:
-            from declarative.cli.following import follow
+    from declarative.cli.run_output import RunOutput
 
-            return max(follow(run), code)
-        if code == 0:
-            run.say_running()
-        return code
+    with RunOutput("apply", as_json=options["as_json"]) as output:
+        if file is not None:
+            return _apply_saved(session, file, options, output)
+        return _apply_declared(session, options, output)
 
 
-def _declared(session: ProjectSession, options: Mapping[str, Any]) -> Run:
+def _apply_declared(session: ProjectSession, options: Mapping[str, Any], output: RunOutput) -> int:
     """An apply of what the YAML declares."""
+    from declarative.cli.reports import expected
+    from declarative.converge.run import Run
+    from declarative.converge.selection import check_requested
+
     if options["signed_by"] is not None:
         raise failed("usage", "`--signed-by` is about a saved plan", "name its file: `fleetform apply FILE`")
+    approved, earlier = None, []
     if options["expect"] is not None:
-        from declarative.cli.reports import expected
-
         earlier = [expected(name, earlier=True) for name in options["earlier"]]
-        options = {**options, "expect": expected(options["expect"]), "earlier": earlier}
+        approved = expected(options["expect"])
     elif options["earlier"]:
         raise failed("usage", "`--earlier` is about what else was approved", "name the plan: `--expect FILE`")
-    given = ("requested", "targets", "excludes", "reuse", "expect", "wait")
-    check_refresh(options["refresh_only"], (options[name] for name in given))
+    changing = ("requested", "targets", "excludes", "reuse", "expect", "wait")
+    check_refresh(options["refresh_only"], (options[name] for name in changing))
 
     def read() -> Desired:
         return session.load(look="contents").desired
@@ -336,11 +199,107 @@ def _declared(session: ProjectSession, options: Mapping[str, Any]) -> Run:
     desired = read()
     say(session.warnings)
     check_requested(options["requested"], desired)
-    if options["expect"] is not None:
+    if approved is not None:
         _check_state_outlives_job(session, desired)
-    run = Run(session, desired, "apply", options)
-    run.read = read
-    return run
+    run: Run = Run(
+        session,
+        desired,
+        "apply",
+        _run_options(options, approved=approved, earlier=tuple(earlier)),
+        output,
+        stopping=lambda: stopping(STOPPING),
+        consent=lambda: _ask(run, approved=options["auto_approve"] or approved is not None, output=output),
+    )
+    with session.state.lock(run.store, run.doing, options["lock_timeout"]) as writer:
+        _read_again(run, read)
+        if options["refresh_only"]:
+            outcome = run.refresh_only(writer)
+            if not outcome.is_refused:
+                output.summary((), outcome.result, run.origin, outcome.plan)
+        else:
+            outcome = _converge(run, run.make_plan(writer, run.options.requested), writer, output)
+    return _follow(run, outcome, output)
+
+
+def _apply_saved(session: ProjectSession, file: str, options: Mapping[str, Any], output: RunOutput) -> int:
+    """An apply of a saved plan."""
+    from declarative.cli.plan_files import read
+    from declarative.converge import saved_plan
+
+    check_options()
+    saved = read(file, signers(session, options["signed_by"]))
+    run = saved_plan.run_of(
+        session, saved, _run_options(options), output, stopping=lambda: stopping(STOPPING)
+    )
+    with session.state.lock(run.store, run.doing, options["lock_timeout"]) as writer:
+        outcome = _converge(run, saved_plan.checked_plan(run, saved, writer), writer, output)
+    return _follow(run, outcome, output)
+
+
+def _run_options(options: Mapping[str, Any], **more: Any) -> RunOptions:
+    """The options of the command line that a run knows."""
+    from declarative.converge.run import RunOptions
+
+    return RunOptions(
+        requested=frozenset(options.get("requested", ())),
+        targets=options["targets"],
+        excludes=options["excludes"],
+        reuse=options.get("reuse", False),
+        effort=options.get("effort", 1),
+        allow_unplaced=options.get("allow_unplaced"),
+        new_state=options.get("new_state", False),
+        refresh_only=options.get("refresh_only", False),
+        accept_vanished=options["accept_vanished"],
+        parallelism=options["parallelism"],
+        follows=options.get("wait", False),
+        **more,
+    )
+
+
+def _read_again(run: Run, read: Callable[[], Desired]) -> None:
+    """Read the files once more after a wait: meanwhile, somebody may have changed and applied them."""
+    session = run.session
+    if session.state.waited:
+        before = session.warnings
+        run.desired = read()
+        run.tasks = run.desired.tasks
+        say(tuple(d for d in session.warnings if d not in before))
+        session.state.check_still(run.desired)
+
+
+def _converge(run: Run, plan: Plan, writer: Writer, output: RunOutput) -> RunOutcome:
+    """Carry out the plan, and print how that ended while the lock is held."""
+    outcome = run.converge(plan, writer)
+    if outcome.result == "unplaced":
+        sys.stderr.write(f"{NOTHING_DONE}\n")
+    elif not outcome.is_refused:
+        output.finished(outcome, follows=run.options.follows)
+    return outcome
+
+
+def _follow(run: Run, outcome: RunOutcome, output: RunOutput) -> int:
+    """With `--wait`, follow the tasks to their end; the exit code."""
+    if run.options.follows and outcome.code in (0, 4) and outcome.carried_out:
+        from declarative.cli.following import follow
+
+        return max(follow(run, output), outcome.code)
+    tasks = run.running_tasks() if outcome.code == 0 and not output.as_json else ()
+    if tasks:
+        sys.stderr.write(f"running: {name_tasks(tasks)} (follow with `fleetform logs {tasks[0]} -f`)\n")
+    return outcome.code
+
+
+def _ask(run: Run, *, approved: bool, output: RunOutput, remark: str = "") -> None:
+    """Ask at the terminal, after a `remark`; `InvalidError` without consent."""
+    output.out.flush()
+    preposition = "in" if run.doing == "destroy" else "to"
+    confirm(
+        f"\n{remark}{run.doing.capitalize()} this {preposition} {clean(run.origin.project)}? ",
+        approved=approved,
+        doing=run.doing,
+        look="look at the plan",
+        as_json=output.as_json,
+    )
 
 
 def _check_state_outlives_job(session: ProjectSession, desired: Desired) -> None:
@@ -352,14 +311,6 @@ def _check_state_outlives_job(session: ProjectSession, desired: Desired) -> None
             f"if this runner keeps its folders: `--state {DEFAULT_STATE}`"
         )
         raise failed("runner-state", "the state would be a file in this job's folder", hint)
-
-
-def _saved(session: ProjectSession, file: str, options: Mapping[str, Any]) -> Run:
-    """An apply of a saved plan."""
-    from declarative.cli.plan_files import read
-
-    check_options()
-    return SavedRun(session, read(file, signers(session, options["signed_by"])), options)
 
 
 @click.command("destroy", epilog=examples("fleetform destroy --auto-approve"))
@@ -379,23 +330,39 @@ def destroy_command(session: ProjectSession, *, orphans: bool, **options: Any) -
     It does the steps of an apply in reverse. Volumes are protected unless they say otherwise; it names what
     is left. With --orphans, what is recorded stays as it is.
     """
+    from declarative.cli.run_output import RunOutput
+    from declarative.converge.run import Run
     from declarative.model.resource import Desired
 
     nothing = _nothing(session)
     say(session.warnings)
-    with Run(session, nothing, "destroy", options) as run:
-        run.read = partial(_nothing, session)
-        if orphans:
-            from declarative.cli import orphans as forgotten
+    with RunOutput("destroy", as_json=options["as_json"]) as output:
 
-            return forgotten.destroy(run)
-        run.remark = lambda: kept_text(protected(run))
-        code = run.converge(destroy=True)
-        if run.done:
-            say_kept(run)
-            if run.desired == Desired() and run.store.read().lineage is None and not run.as_json:
+        def ask(*, with_protected: bool = True) -> None:
+            remark = _protected_text(protected(run)) if with_protected else ""
+            _ask(run, approved=options["auto_approve"], output=output, remark=remark)
+
+        run: Run = Run(
+            session,
+            nothing,
+            "destroy",
+            _run_options(options),
+            output,
+            stopping=lambda: stopping(STOPPING),
+            consent=ask,
+        )
+        if orphans:
+            from declarative.cli.orphans import destroy_orphans
+
+            return destroy_orphans(run, output, partial(ask, with_protected=False), options["lock_timeout"])
+        with session.state.lock(run.store, run.doing, options["lock_timeout"]) as writer:
+            _read_again(run, partial(_nothing, session))
+            outcome = _converge(run, run.make_plan(writer), writer, output)
+        if outcome.carried_out:
+            _say_protected(run, output)
+            if run.desired == Desired() and run.store.read().lineage is None and not output.as_json:
                 sys.stderr.write(f"{ELSEWHERE}\n")
-        return code
+        return outcome.code
 
 
 def _nothing(session: ProjectSession) -> Desired:
@@ -412,3 +379,34 @@ def _nothing(session: ProjectSession) -> Desired:
         places=desired.places,
         protected={**fleets, **volumes},
     )
+
+
+def protected(run: Run) -> dict[str, bool]:
+    """What `destroy` was asked to delete and leaves, and whether that is because of `limits.protected`."""
+    from declarative.planner.plan_part import is_selected
+
+    state, desired = run.store.read(), run.desired
+    asked = (run.options.targets, run.options.excludes)
+    meant = {str(r.address): r.node for r in state.of("node") if is_selected(r, *asked)} | {
+        str(r.address): r.volume for r in state.of("volume") if is_selected(r, *asked)
+    }
+    return {
+        at: desired.is_guarded(at, inputs) for at, inputs in meant.items() if desired.protects(at, inputs)
+    }
+
+
+def _protected_text(addresses: Collection[str]) -> str:
+    """The line about protected things before the question."""
+    return f"Protected, and kept: {and_more(list(addresses), 20)}.\n" if addresses else ""
+
+
+def _say_protected(run: Run, output: RunOutput) -> None:
+    """Print which protected things stay, and how to delete them."""
+    stays = protected(run)
+    guarded = [address for address, is_guarded in stays.items() if is_guarded]
+    names = [address for address, is_guarded in stays.items() if not is_guarded]
+    unprotect = "write `prevent_destroy: false` in their fleets and volumes"
+    if any(name.startswith("volume/") and name not in run.desired.protected for name in names):
+        without = "`removed: [{from: volume/NAME, destroy: true}]` in the project"
+        unprotect = f"{unprotect} (of a volume without one: {without})"
+    output.say_protected(names, f"To delete them too: {unprotect}, and destroy again.", guarded)

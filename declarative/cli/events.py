@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from declarative.cli.options import declared, examples, json_option, project_command
-from declarative.cli.output import emit_text, out_style, pause, say
+from declarative.cli.output import emit_text, out_style, pause, say, say_line
 from declarative.converge.project import ProjectSession
 from declarative.converge.state_access import of_state
 from declarative.model.diagnostic import Diagnostic, InvalidError, failed
@@ -89,7 +89,7 @@ def notifying(session: ProjectSession) -> Iterator[Callable[[Round], None]]:
     """Deliver events to the webhooks while this loop leads. The result is an observer of rounds."""
     from declarative.serve.webhooks import Announcer, Deliveries
 
-    deliveries = Deliveries(lambda: session.state.write_anew(session.current), session.clock, _say)
+    deliveries = Deliveries(lambda: session.state.write_anew(session.current), session.clock, say_line)
     announcer = Announcer(deliveries.write_event)
     leads, over = threading.Event(), threading.Event()
     shown: set[Diagnostic] = set()
@@ -147,14 +147,8 @@ def deliver_once(session: ProjectSession, store: Store) -> bool:
     for thread in threads:
         thread.join()
     for name, why in sorted(failures.items()):
-        _say(f"notify {name} is not told of events: {why}")
+        say_line(f"notify {name} is not told of events: {why}")
     return not failures and not faults
-
-
-def _say(text: str) -> None:
-    with suppress(OSError):
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
 
 
 SHOWN = 50

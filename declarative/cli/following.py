@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from declarative.apply.graph_walk import ActionResult
     from declarative.apply.retry_schedule import Due, Retries
     from declarative.apply.watch import Idle
-    from declarative.cli.run import Run
+    from declarative.cli.run_output import RunOutput
+    from declarative.converge.run import Run
     from declarative.model.status import RankState
     from declarative.planner.plan import Plan
     from declarative.store import Writer
@@ -28,7 +29,7 @@ Step = Literal["on", "over", "interrupted"]
 LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs {} -f`)"
 
 
-def follow(run: Run) -> int:
+def follow(run: Run, output: RunOutput) -> int:
     """Watch the tasks to their end, and say how each ended: 0, 3 if one found no place, 4, or 130.
 
     4 also if the state is lost, as with its lock, while a task is started again: what was done is reported.
@@ -38,10 +39,10 @@ def follow(run: Run) -> int:
     from declarative.apply.watch import follow as watch
     from declarative.store import StateError
 
-    retries, waiting = _retries(run)
+    retries, waiting = _retries(run, output)
     idle = Idle(run.desired.fleets, run.now)
     idle.leave(run.store.read())
-    tasks = tuple(sorted({*run.tasks(), *waiting}))
+    tasks = tuple(sorted({*run.running_tasks(), *waiting}))
     if not tasks:
         return 0
     step: Step = "on"
@@ -57,22 +58,22 @@ def follow(run: Run) -> int:
                 idle=idle,
                 stopping=stop,
                 settled=run.refresh,
-                remind=run.say,
+                remind=output.say,
             )
         try:
-            step = "interrupted" if stop.is_set() else _step(run, tasks, retries, idle)
+            step = "interrupted" if stop.is_set() else _step(run, output, tasks, retries, idle)
         except StateError as lost:
             say(of_state(lost, run.session.directory).diagnostics)
             return 4
     if step == "interrupted":
         return INTERRUPTED
     never = {t: NOT_STARTED for t in states if not retries.knew(t)}
-    run.say_ended(states, {**never, **retries.without_place})
-    _say_idle(run, idle)
+    output.say_ended(run.store, states, {**never, **retries.without_place})
+    _say_idle(run, output, idle)
     return _code(states, retries.without_place)
 
 
-def _step(run: Run, tasks: tuple[str, ...], retries: Retries, idle: Idle) -> Step:
+def _step(run: Run, output: RunOutput, tasks: tuple[str, ...], retries: Retries, idle: Idle) -> Step:
     """Start the tasks that are to run again, or delete idle nodes; `over` when all tasks have ended."""
     from declarative.apply.watch import is_over
 
@@ -85,9 +86,9 @@ def _step(run: Run, tasks: tuple[str, ...], retries: Retries, idle: Idle) -> Ste
     if over and not amid:
         return "over"
     if ready or amid:
-        going = _start_again(run, ready, retries, idle)
+        going = _start_again(run, output, ready, retries, idle)
     else:
-        going = not idle.ready(state) or _release_places(run, retries, idle)
+        going = not idle.ready(state) or _release_places(run, output, retries, idle)
     return "on" if going else "interrupted"
 
 
@@ -100,7 +101,7 @@ def _code(states: Mapping[str, RankState], without_place: Collection[str]) -> in
     return 3 if all(t in without_place and states[t] is RankState.PENDING for t in bad) else 4
 
 
-def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
+def _retries(run: Run, output: RunOutput) -> tuple[Retries, tuple[str, ...]]:
     """The retries of tasks, and the tasks that already wait for a place.
 
     A saved plan has neither: its YAML is not read.
@@ -108,7 +109,7 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
     from declarative.apply.retry_schedule import Retries
 
     def on_retry(task: str, due: Due) -> None:
-        run.say(f"task/{task} runs again in {due.delay:.0f} s: {due.cause}")
+        output.say(f"task/{task} runs again in {due.delay:.0f} s: {due.cause}")
 
     waiting = run.plan.unplaced.waiting if run.plan else ()
     waiting = tuple(task for task in waiting if task in run.desired.tasks)
@@ -117,16 +118,16 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
     lacking = {task: lack.what for task, lack in run.lacking.items()}
     retries.tried(lacking, (), lacking)
     retries.tried(run.unstarted, (), dict.fromkeys(run.unstarted))
-    run.say_waits(retries.waits((*waiting, *lacking, *run.unstarted)))
+    output.say_retries(retries.waits((*waiting, *lacking, *run.unstarted)))
     retries.leave(run.store.read())
     return retries, waiting
 
 
-def _start_again(run: Run, tasks: Collection[str], retries: Retries, idle: Idle) -> bool:
+def _start_again(run: Run, output: RunOutput, tasks: Collection[str], retries: Retries, idle: Idle) -> bool:
     """Start tasks once more; False after an interruption."""
     from declarative.apply.retry_schedule import lacking
 
-    with stopping(STOPPING) as stop, _locked(run, retries, idle) as writer:
+    with stopping(STOPPING) as stop, _locked(run, output, retries, idle) as writer:
         if writer is None:
             return not stop.is_set()
         plan = _part(run, writer, tasks)
@@ -140,7 +141,7 @@ def _start_again(run: Run, tasks: Collection[str], retries: Retries, idle: Idle)
     causes = {task: lacks[task].what if task in lacks else None for task in broken}
     retries.tried(tasks, started, causes)
     if not stop.is_set():
-        run.say_waits(retries.waits(tasks))
+        output.say_retries(retries.waits(tasks))
     return not stop.is_set()
 
 
@@ -157,10 +158,10 @@ def _started(plan: Plan, results: Iterable[ActionResult]) -> tuple[set[str], set
     return tasks - broken, broken
 
 
-def _release_places(run: Run, retries: Retries, idle: Idle) -> bool:
+def _release_places(run: Run, output: RunOutput, retries: Retries, idle: Idle) -> bool:
     """Delete nodes that were idle for their fleet's `idle_duration`; False after an interruption."""
     idle.tried()
-    with stopping(STOPPING) as stop, _locked(run, retries, idle) as writer:
+    with stopping(STOPPING) as stop, _locked(run, output, retries, idle) as writer:
         plan = run.make_plan(writer) if writer else None
         if writer and plan and plan.result != "error":
             spare = tuple(a for a in plan.actions if a.op == "delete" and a.reason == "idle")
@@ -171,7 +172,7 @@ def _release_places(run: Run, retries: Retries, idle: Idle) -> bool:
     return not stop.is_set()
 
 
-def _say_idle(run: Run, idle: Idle) -> None:
+def _say_idle(run: Run, output: RunOutput, idle: Idle) -> None:
     """Which nodes stay although nothing runs on them, and which command gives them back: they are billed."""
     from declarative.render.data import iso
 
@@ -179,11 +180,11 @@ def _say_idle(run: Run, idle: Idle) -> None:
     for name, when in sorted(idle.when(state).items(), key=lambda item: natural(item[0])):
         node = state.get("node", name)
         if node and node.node.price != 0:
-            run.say(f"node/{name} is idle: `fleetform apply` gives it back from {iso(when)} on")
+            output.say(f"node/{name} is idle: `fleetform apply` gives it back from {iso(when)} on")
 
 
 @contextlib.contextmanager
-def _locked(run: Run, retries: Retries, idle: Idle) -> Iterator[Writer | None]:
+def _locked(run: Run, output: RunOutput, retries: Retries, idle: Idle) -> Iterator[Writer | None]:
     """The lock; None while another command holds it, which may do the same, or after one that has declared
     other things.
     """
@@ -199,7 +200,7 @@ def _locked(run: Run, retries: Retries, idle: Idle) -> Iterator[Writer | None]:
             return
         changed = retries.overtaken(writer.state())
         if changed:
-            run.say(f"task/{changed} {OVERTAKEN}")
+            output.say(f"task/{changed} {OVERTAKEN}")
             retries.end()
             idle.end()
         yield None if changed else writer
@@ -208,11 +209,12 @@ def _locked(run: Run, retries: Retries, idle: Idle) -> Iterator[Writer | None]:
 def _part(run: Run, writer: Writer, tasks: Collection[str]) -> Plan:
     """The actions of a new plan that start these tasks; none if it has errors."""
     from declarative.apply.retry_schedule import part_for
+    from declarative.converge.run import check_env
 
     whole = run.make_plan(writer)
     if whole.result == "error":
         say(whole.diagnostics)
         return replace(whole, actions=())
     part = part_for(whole, tasks)
-    run.check_env(part, writer.state())
+    check_env(part, writer.state())
     return part

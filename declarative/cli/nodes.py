@@ -22,7 +22,6 @@ from declarative.cli.options import (
     examples,
     find_node,
     find_ranks,
-    has_ended,
     is_or_has,
     lock_option,
     node_of,
@@ -375,7 +374,7 @@ def _report_stop(
     from declarative.model.status import RankState
 
     names = ranks_of(state, task)
-    left = [name for name in names if not has_ended(state, name)]
+    left = [name for name in names if not state.has_ended(name)]
     for name in left:
         sys.stderr.write(f"{_left(state, task, name, silent, now)}\n")
     asked = [str(i.address) for i in state.intents if i.op == "create" and _is_rank_of(i.address, task)]

@@ -298,17 +298,6 @@ def find_ranks(state: State, task: str, rank: int | None) -> list[Record]:
     return found
 
 
-def has_ended(state: State, rank: str) -> bool:
-    """Whether a rank is recorded to have ended."""
-    seen = state.ranks.get(rank)
-    return seen is not None and seen.state.ended
-
-
-def going_tasks(state: State) -> set[str]:
-    """Tasks with a rank that has not ended."""
-    return {r.rank.task for r in state.of("rank") if not has_ended(state, r.address.name)}
-
-
 def is_or_has(state: str) -> str:
     """A state of a rank or task as the end of a sentence."""
     return f"{'has' if state in ('succeeded', 'failed') else 'is'} {state}"

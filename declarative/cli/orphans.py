@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from declarative.cli.options import lock_option, project_command
-from declarative.cli.output import INTERRUPTED, emit_text, say, stopping
+from declarative.cli.output import INTERRUPTED, emit_event, emit_text, say, stopping
 from declarative.converge.project import ProjectSession
 from declarative.model.diagnostic import InvalidError, failed
 
 if TYPE_CHECKING:
     from declarative.apply.drift import Orphan
-    from declarative.cli.run import Run
+    from declarative.cli.run_output import RunOutput
+    from declarative.converge.ports import Consent
+    from declarative.converge.run import Run
     from declarative.model.diagnostic import Diagnostic
     from declarative.model.resource import Desired
     from declarative.model.state import Address, Record, State
@@ -135,44 +137,46 @@ def _none(address: str, few: Sequence[Orphan], found: Sequence[Orphan]) -> Inval
     return failed("unknown-address", f"`{address}` is not an orphan", f"orphans: {names}")
 
 
-def destroy(run: Run) -> int:
+def destroy_orphans(run: Run, output: RunOutput, consent: Consent, lock_timeout: float | None) -> int:
     """Delete all orphans but those that are protected; the exit code."""
     from declarative.apply.orphans import delete_orphans, protected
 
-    with run.session.state.lock(run.store, run.doing, run.options["lock_timeout"]) as writer:
+    with run.session.state.lock(run.store, run.doing, lock_timeout) as writer:
         state = writer.state()
         found, faults = _orphans(run.session, run.desired, state)
         going = [o for o in found if not protected(o)]
         staying = [str(o.thing.address) for o in found if protected(o)]
-        _show(run, going, faults)
+        _show(output, going, faults)
         if not going:
-            run.say_protected(staying, ADOPT_FIRST)
+            output.say_protected(staying, ADOPT_FIRST)
             return 1 if faults else 0
-        run.ask()
+        consent()
         with stopping("stopping: no new deletions") as stop:
             backends = run.session.backends(run.desired, state)
-            results = delete_orphans(going, state, backends, run.listener(len(going)), stop)
+            progress = output.progress()
+            progress.expect(len(going))
+            results = delete_orphans(going, state, backends, progress, stop)
             interrupted = stop.is_set()
     whole = not faults and all(r.outcome == "done" for r in results)
     code, result = (INTERRUPTED, "interrupted") if interrupted else CODES[whole]
-    run.report(results, result)
-    run.say_protected(staying, ADOPT_FIRST)
+    output.summary(results, result, run.origin)
+    output.say_protected(staying, ADOPT_FIRST)
     return code
 
 
-def _show(run: Run, going: Sequence[Orphan], faults: tuple[Diagnostic, ...]) -> None:
-    if run.as_json:
+def _show(output: RunOutput, going: Sequence[Orphan], faults: tuple[Diagnostic, ...]) -> None:
+    if output.as_json:
         from declarative.render.data import diagnostics_json
 
         orphans = [{"address": str(o.thing.address), "backend": o.backend, "id": o.id} for o in going]
-        run.event({"event": "orphans", "orphans": orphans, "diagnostics": diagnostics_json(faults)})
+        emit_event({"event": "orphans", "orphans": orphans, "diagnostics": diagnostics_json(faults)})
         return
     say(faults)
     if going:
-        run.out.write(f"Made by this state, but not recorded:\n\n{_lines(going)}\n")
-        run.out.write(f"Orphans: {len(going)} to delete.\n")
+        output.out.write(f"Made by this state, but not recorded:\n\n{_lines(going)}\n")
+        output.out.write(f"Orphans: {len(going)} to delete.\n")
     else:
-        run.out.write(f"There are no orphans to delete{NONE}")
+        output.out.write(f"There are no orphans to delete{NONE}")
 
 
 def _orphans(

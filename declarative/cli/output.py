@@ -17,7 +17,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -77,6 +77,13 @@ def say(diagnostics: tuple[Diagnostic, ...]) -> None:
         from declarative.render.text import use_color
 
         sys.stderr.write(diagnostics_text(diagnostics, color=use_color(sys.stderr, os.environ)))
+
+
+def say_line(text: str) -> None:
+    """A line on stderr, for what goes on whether it is read or not."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def say_late(names: Sequence[str]) -> None:
@@ -197,6 +204,13 @@ def emit(data: Any) -> None:
     from declarative.render.data import to_json
 
     sys.stdout.write(to_json(data))
+
+
+def emit_event(event: Mapping[str, Any]) -> None:
+    """One event as a line of JSON on stdout."""
+    from declarative.render.data import to_event
+
+    PipeSafeStream(sys.stdout).write(to_event(event) + "\n")
 
 
 def emit_text(text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -45,7 +45,9 @@ def reconcile_command(
     within: str,
     listen: Listen | None,
     token_file: Path | None,
-    **options: Any,
+    accept_vanished: bool,
+    parallelism: int,
+    as_json: bool,
 ) -> int:
     """Keep everything as declared: look, plan and apply, again and again, and ask nobody.
 
@@ -63,15 +65,24 @@ def reconcile_command(
     Runs until SIGTERM or Ctrl-C, ends what it has started, and exits 0. With --once it exits as
     `apply --allow-unplaced` does.
     """
-    from declarative.cli.rounds import Rounds
+    from declarative.cli.run_output import LoopOutput
     from declarative.reconcile.round import Loop, Stop
+    from declarative.reconcile.rounds import Rounds
     from declarative.store.lock import Renewal
     from declarative.store.loop_state import RENEWED_EVERY
 
     stop = Stop()
-    rounds = Rounds(session, options, stop, _follow(session, url, branch, within), once=once)
+    rounds = Rounds(
+        session,
+        LoopOutput(session, as_json=as_json),
+        stop,
+        _follow(session, url, branch, within),
+        accept_vanished=accept_vanished,
+        parallelism=parallelism,
+        once=once,
+    )
     at_it = listening(session, listen, token_file, lambda: rounds.interval)
-    log: AbstractContextManager[None] = nullcontext() if options["as_json"] else timed_lines(session.clock)
+    log: AbstractContextManager[None] = nullcontext() if as_json else timed_lines(session.clock)
     with log, stopping(STOPPING, stop), at_it as page, notifying(session) as webhooks:
         loop = Loop(rounds.step, (page, webhooks), clock=session.clock, wait=stop.wait)
         try:

@@ -16,7 +16,6 @@ from declarative.cli import completion
 from declarative.cli.options import (
     approve_option,
     confirm,
-    has_ended,
     json_option,
     lock_option,
     project_command,
@@ -100,7 +99,7 @@ def _to_forget(state: State, texts: Iterable[str], *, cascade: bool) -> list[Add
 
 
 def _running(state: State, found: Iterable[Address]) -> str:
-    ranks = [a for a in found if a.kind == "rank" and not has_ended(state, a.name)]
+    ranks = [a for a in found if a.kind == "rank" and not state.has_ended(a.name)]
     them = "it" if len(ranks) == 1 else "them"
     return RUNS_ON.format(names=and_more(ranks, MOST_NAMED), it=them) if ranks else ""
 

@@ -1,9 +1,8 @@
-"""The project's files in a loop: a clone that follows a branch, and whether files have changed since they
-were read.
+"""A branch of a Git repository, checked out for a loop.
 
 `git` fetches, and the files are those of the newest commit. The content of a repository is only data: hooks
 are off, submodules are left out, and only the usual transports are allowed. git logs in by itself (a
-credential helper, an SSH agent or key). Changed files are found only by their names, sizes and times.
+credential helper, an SSH agent or key).
 """
 
 from __future__ import annotations
@@ -12,43 +11,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
 
 from declarative.model.diagnostic import Diagnostic
-
-Mark: TypeAlias = tuple[tuple[str, int, int, int], ...]
-SUFFIXES = (".yaml", ".yml")
-
-
-def mark_of(directory: Path, files: Iterable[str | Path]) -> Mark:
-    """A mark that changes when the project's documents, the files of `files`, or their folders change."""
-    found = {str(directory / file) for file in files}
-    found |= {os.path.dirname(file) for file in found}  # noqa: PTH120  # text, for thousands of them
-    try:
-        with os.scandir(directory) as entries:
-            found |= {entry.path for entry in entries if entry.name.endswith(SUFFIXES)}
-    except OSError:
-        pass
-    return tuple(mark for path in sorted(found) if (mark := _mark(path)) is not None)
-
-
-def _mark(path: str) -> tuple[str, int, int, int] | None:
-    try:
-        seen = os.stat(path)  # noqa: PTH116
-    except OSError:
-        return None
-    return path, seen.st_mtime_ns, seen.st_size, seen.st_ino
-
-
-def unchanged(before: Mark, after: Mark) -> Mark:
-    """The mark of a project that was read between these two marks. If a file was written meanwhile, it is the
-    first mark, which no longer matches the project.
-    """
-    known = {path: rest for path, *rest in before}
-    return after if all(known.get(path, rest) == rest for path, *rest in after) else before
-
 
 SECONDS = 120.0
 """The limit for one git command, in seconds."""

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from declarative.apply import settle
-from declarative.cli.run import Run
-from declarative.planner import approval
+from declarative.cli import apply as cli_apply
+from declarative.cli.run_output import RunOutput
+from declarative.converge import run as converge_run
+from declarative.converge.run import Run, RunOptions
+from declarative.model.resource import Desired
+from declarative.planner.inventory import Inventory
 
 
 @dataclass
@@ -23,76 +26,114 @@ class Planned:
     origin: Any = None
 
 
-STEPS = {
-    "_read_again": "read",
-    "_refresh_only": "refresh",
-    "make_plan": "plan",
-    "_show": "show",
-    "_check_expected": "expected",
-    "_say_waiting": "waiting",
-    "check_env": "env",
-    "ask": "ask",
-    "_keep": "keep",
-    "_say_moved": "moved",
-    "_carry_out": "do",
-}
+class Notes(list[str]):
+    """The steps that were taken."""
 
-
-def noting(plan: Any, *, waited: bool = False, names: Any = None, **options: Any) -> tuple[Any, list[str]]:
-    """A run whose steps are noted, and do nothing; and the notes."""
-    run: Any = object.__new__(Run)
-    notes: list[str] = []
-
-    def note_as(name: str, answer: Any = None) -> Any:
-        def step(*_: Any, **__: Any) -> Any:
-            notes.append(name)
+    def step(self, name: str, answer: Any = None) -> Any:
+        def take(*_: Any, **__: Any) -> Any:
+            self.append(name)
             return answer
 
-        return step
+        return take
 
-    answers = {"refresh": 7, "plan": plan, "do": 9}
-    for method, name in STEPS.items():
-        setattr(run, method, note_as(name, answers.get(name)))
-    writer = SimpleNamespace(state=lambda: None, move=note_as("move", ()))
-    run.lock = lambda: nullcontext(writer)
-    run.session = SimpleNamespace(state=SimpleNamespace(waited=waited))
-    run.options, run.origin, run._names = options, "here", names
-    return run, notes
+
+def noting(notes: Notes, *, names: Any = None, **options: Any) -> Any:
+    """A run whose steps are noted, and do nothing."""
+    run: Any = object.__new__(Run)
+    run.observer = SimpleNamespace(
+        planned=notes.step("show"), pending=notes.step("waiting"), renamed=notes.step("moved")
+    )
+    run._check_approved = notes.step("expected")
+    run._ask = notes.step("ask")
+    run._keep = notes.step("keep")
+    run.carry_out = notes.step("do", SimpleNamespace(code=9))
+    run.options, run.origin, run._names = RunOptions(**options), "here", names
+    run.observation = None
+    return run
 
 
 @pytest.mark.parametrize(
     ("plan", "options", "code", "steps"),
     [
-        (Planned(), {}, 9, "plan show expected waiting env ask do"),
-        (Planned(result="none", changes=False), {}, 9, "plan show expected waiting env do"),
-        (Planned(), {"waited": True}, 9, "read plan show expected waiting env ask do"),
-        (Planned(), {"refresh_only": True}, 7, "refresh"),
-        (Planned(result="error"), {}, 1, "plan show"),
-        (Planned(result="unplaced"), {}, 3, "plan show expected"),
-        (Planned(), {"names": {"a": "b"}}, 9, "plan show expected waiting env ask keep move moved do"),
-        (Planned(), {"expect": "x"}, 9, "plan approved show expected waiting env ask do"),
+        (Planned(), {}, 9, "show expected waiting env ask do"),
+        (Planned(result="none", changes=False), {}, 9, "show expected waiting env do"),
+        (Planned(result="error"), {}, 1, "show"),
+        (Planned(result="unplaced"), {}, 3, "show expected"),
+        (Planned(), {"names": {"a": "b"}}, 9, "show expected waiting env ask keep move moved do"),
+        (Planned(), {"approved": "x"}, 9, "approved show expected waiting env ask do"),
     ],
 )
-def test_the_steps_of_a_run(monkeypatch, capsys, plan, options, code, steps):
-    """Nothing is done unless it was planned, shown, compared with what was approved, and asked for."""
-    run, notes = noting(plan, **options)
+def test_the_steps_of_a_run(monkeypatch, plan, options, code, steps):
+    """Nothing is done unless it was shown, compared with what was approved, and asked for."""
+    notes = Notes()
+    run = noting(notes, **options)
 
-    def as_approved(found: Any, expect: Any) -> Any:
-        assert (found.origin, expect) == ("here", "x")
+    def as_approved(planned: Any, approved: Any) -> Any:
+        assert (planned.origin, approved) == ("here", "x")
         notes.append("approved")
-        return found
+        return planned
 
-    monkeypatch.setattr(approval, "as_approved", as_approved)
-    assert run.converge(destroy=False) == code
+    monkeypatch.setattr(converge_run, "as_approved", as_approved)
+    monkeypatch.setattr(converge_run, "check_env", notes.step("env"))
+    writer: Any = SimpleNamespace(state=lambda: None, move=notes.step("move", ()))
+    outcome = run.converge(plan, writer)
+    assert outcome.code == code
     assert notes == steps.split()
-    assert ("nothing was done: a task cannot be placed" in capsys.readouterr().err) == (code == 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "waited", "result", "steps"),
+    [
+        ({}, False, "done", "read plan converge finished"),
+        ({}, True, "done", "read read still plan converge finished"),
+        ({}, False, "unplaced", "read plan converge"),
+        ({"refresh_only": True}, False, "done", "read refresh summary"),
+        ({"refresh_only": True}, True, "done", "read read still refresh summary"),
+    ],
+)
+def test_the_steps_of_an_apply(monkeypatch, capsys, given, waited, result, steps):
+    """A command that waited for the lock reads its files once more. `--refresh-only` plans nothing."""
+    notes, desired = Notes(), Desired()
+    refused = result == "unplaced"
+    outcome = SimpleNamespace(
+        result=result, is_refused=refused, code=3 if refused else 0, carried_out=not refused, plan=None
+    )
+
+    class Noted(Run):
+        def __init__(self, session: Any, desired: Any, doing: str, options: Any, *_: Any, **__: Any) -> None:
+            self.session, self.desired, self.doing, self.options = session, desired, doing, options
+            self.store = self.origin = None  # type: ignore[assignment]
+            self.tasks = ()
+            self.make_plan = notes.step("plan")  # type: ignore[method-assign]
+            self.converge = notes.step("converge", outcome)  # type: ignore[method-assign]
+            self.refresh_only = notes.step("refresh", outcome)  # type: ignore[method-assign]
+
+    monkeypatch.setattr(converge_run, "Run", Noted)
+    monkeypatch.setattr(RunOutput, "finished", notes.step("finished"))
+    monkeypatch.setattr(RunOutput, "summary", notes.step("summary"))
+    session: Any = SimpleNamespace(
+        load=notes.step("read", SimpleNamespace(desired=desired)),
+        warnings=(),
+        state=SimpleNamespace(waited=waited, lock=lambda *_: nullcontext(), check_still=notes.step("still")),
+    )
+    options = {
+        **dict.fromkeys(("signed_by", "expect", "allow_unplaced", "lock_timeout")),
+        **dict.fromkeys(("earlier", "requested", "targets", "excludes"), ()),
+        **dict.fromkeys(("reuse", "wait", "refresh_only", "accept_vanished", "auto_approve"), False),
+        "parallelism": 8,
+    }
+    output = RunOutput("apply", as_json=False)
+    assert cli_apply._apply_declared(session, {**options, **given}, output) == outcome.code
+    assert notes == steps.split()
+    assert ("nothing was done: a task cannot be placed" in capsys.readouterr().err) == refused
 
 
 @pytest.mark.parametrize("accept", [True, False])
 def test_what_vanished_is_checked_unless_the_user_accepts_it(monkeypatch, accept):
-    asked: list[str] = []
-    monkeypatch.setattr(settle, "check_vanished", lambda *given: asked.extend(given))
+    asked: list[Any] = []
+    monkeypatch.setattr(converge_run, "check_vanished", lambda *given: asked.extend(given))
     run: Any = object.__new__(Run)
-    run.options = {"accept_vanished": accept}
-    run.check_vanished("state", SimpleNamespace(inventory="inventory"))
-    assert asked == ([] if accept else ["state", "inventory"])
+    run.options = RunOptions(accept_vanished=accept)
+    inventory = Inventory()
+    run.check_vanished("state", inventory)
+    assert asked == ([] if accept else ["state", inventory])

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from declarative.cli.run import Run
 from declarative.converge.actor import is_changed
+from declarative.converge.run import Run
 from declarative.converge.state_access import StateAccess
 from declarative.model.diagnostic import InvalidError, Span
 from declarative.model.state import State

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from declarative.apply.graph_walk import ActionResult, Outcome
+from declarative.cli import apply as cli_apply
 from declarative.cli import cli
-from declarative.cli import run as cli_run
 from declarative.converge import project as project_session
 from declarative.model.spec.reconcile import Cause
 from declarative.model.status import RankState
@@ -146,7 +146,7 @@ def test_a_plan_that_waited_at_the_prompt_stops_nothing_that_it_let_run_on(
         until(lambda: project.ranks("long")[0]["state"] == "running")
         project.declare(fleet(nodes=1), task("long", "sleep 4321", max_duration="2h"))
         with monkeypatch.context() as patched:
-            patched.setattr(cli_run, "confirm", confirm)
+            patched.setattr(cli_apply, "confirm", confirm)
             done = CliRunner().invoke(cli, ["-C", str(tmp_path), "apply"])
         said = " ".join(done.output.split())
         assert done.exit_code == 1, done.output

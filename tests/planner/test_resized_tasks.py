@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from declarative.apply.launch import launch_of
 from declarative.apply.retry_schedule import lacking
 from declarative.apply.stops import stops
-from declarative.cli.run import Run
+from declarative.converge.run import Run, RunOptions
 from declarative.model.state import Address
 from declarative.model.status import WAITING, RankState, RankStatus
 from declarative.planner.permit import causes_of
@@ -298,7 +298,13 @@ def test_a_rank_without_capacity_is_not_waited_for(site):
     results = tuple(site.results.values())
     assert "job" in lacking(plan, results)
     run: Any = Run.__new__(Run)
-    run.desired, run.options, run.lacking, run.unstarted, run.faults = wanted, {"wait": True}, {}, {}, []
+    run.desired, run.options, run.lacking, run.unstarted, run.faults = (
+        wanted,
+        RunOptions(follows=True),
+        {},
+        {},
+        [],
+    )
     run._note_retries(plan, results)
     assert (run.lacking, run.unstarted) == ({}, {})
     assert run._code(plan, results, {}) == 4

@@ -476,16 +476,18 @@ def test_a_task_that_another_command_starts_again_first_is_followed_on(monkeypat
         now=time.time,
         lacking={},
         unstarted={},
-        say_waits=lambda _: None,
         desired=desired,
         store=SimpleNamespace(read=world.state),
         session=SimpleNamespace(backends=lambda *_: None),
-        tasks=lambda: ("job",),
+        running_tasks=lambda: ("job",),
         refresh=None,
-        say=None,
-        say_ended=lambda states, _: said.append(states),
     )
-    assert following.follow(run) == 0
+    output: Any = SimpleNamespace(
+        say=None,
+        say_retries=lambda _: None,
+        say_ended=lambda _, states, __: said.append(states),
+    )
+    assert following.follow(run, output) == 0
     assert (len(looks), said) == (2, [{"job": RankState.SUCCEEDED}])
 
 

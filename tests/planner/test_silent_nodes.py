@@ -9,7 +9,7 @@ import pytest
 
 from declarative.apply.backend_look import BackendFindings, _go_by_the_record
 from declarative.apply.unreachable import note_silences
-from declarative.cli.round_output import RoundOutput
+from declarative.cli.run_output import LoopOutput
 from declarative.model.diagnostic import Severity
 from declarative.model.state import SILENT, SILENT_LIMIT, Address, Record, State
 from declarative.model.status import BOOTING, NodeState, RankState, RankStatus, Readiness, Silence
@@ -107,7 +107,7 @@ def test_the_limit_is_recorded_with_the_silence(tmp_path):
 
 def test_a_loop_says_it_once_when_it_begins_is_given_up_and_ends(capsys):
     """However many rounds there are meanwhile, and however little is known in some of them."""
-    output = RoundOutput(session=None)  # type: ignore[arg-type]
+    output = LoopOutput(session=None, as_json=False)  # type: ignore[arg-type]
     said = []
     for now in (NOW, NOW + 60, NOW + 300, NOW + 600, NOW + 660):
         (silent,) = silences(state(node(0, NOW)), {"gpu-0": SILENCE}, LIMITS, now).values()

@@ -18,7 +18,7 @@ from declarative.apply.backend_client import BackendClient
 from declarative.apply.backend_look import look
 from declarative.apply.backends import Backends
 from declarative.apply.outages import DELAYS, OFFERS, Outages
-from declarative.cli import cli, output
+from declarative.cli import cli, options, output
 from declarative.model.spec import Backend
 from declarative.model.spec.text import Name
 from declarative.model.state import State
@@ -196,7 +196,7 @@ def test_a_user_is_told_which_backend_is_waited_for(project, monkeypatch):
         return offers(self)
 
     monkeypatch.setattr(parallel, "LATE", 0.0)
-    monkeypatch.setattr(output, "say_late", saying)
+    monkeypatch.setattr(options, "say_late", saying)
     monkeypatch.setattr(BackendClient, "offers", waiting)
     project.declare({"type": "backend", "name": "here", "driver": "local"}, fleet(nodes=1))
     done = CliRunner().invoke(cli, ["-C", str(project.path), "plan", "--json"])

@@ -6,8 +6,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from declarative.cli import watched_files
-from declarative.reconcile.checkout import unchanged
+from declarative.reconcile import watched_files
+from declarative.reconcile.watched_files import unchanged
 from declarative.store import lease, lock, open_store
 from declarative.store.errors import UnreachableError
 from declarative.store.loop_state import LEASE_SECONDS, RENEWED_EVERY

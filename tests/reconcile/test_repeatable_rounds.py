@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from declarative.apply.backend_look import Observation
-from declarative.cli.calm import Calm, lasts, marks_of, settled
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.state import Address, Intent, Record, Spent, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness, Silence
 from declarative.planner.inventory import Inventory
 from declarative.provider import TransientError, TransientKind
+from declarative.reconcile.calm import Calm, lasts, marks_of, settled
 from declarative.reconcile.moment import Moment
 from declarative.reconcile.round import Round
 from declarative.store.records import SEEN_ANEW
@@ -105,8 +105,8 @@ def test_it_ends_when_a_rank_cannot_be_asked(monkeypatch, fault: bool) -> None:
             raise TransientError(TransientKind.BUSY, "no answer")
         return {}
 
-    monkeypatch.setattr("declarative.cli.calm.poll", poll)
-    monkeypatch.setattr("declarative.cli.calm.running", lambda _: {"local": [NODE]})
+    monkeypatch.setattr("declarative.reconcile.calm.poll", poll)
+    monkeypatch.setattr("declarative.reconcile.calm.running", lambda _: {"local": [NODE]})
     one = calm()
     assert one.holds(one.desired, "policy", 150.0) is not fault
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from declarative.apply import backend_look
 from declarative.apply.polls import poll
+from declarative.converge import run as converge_run
 from declarative.model.resource import Desired
 from declarative.model.state import State
 from declarative.planner.make import make_plan
@@ -128,7 +129,7 @@ def loop(project: Project, monkeypatch: pytest.MonkeyPatch):
         made.looks += 1
         return look(*args, **options)
 
-    monkeypatch.setattr(backend_look, "look", counted)
+    monkeypatch.setattr(converge_run, "look", counted)
     yield made
     made.close()
 

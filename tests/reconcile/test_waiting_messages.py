@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declarative.cli.round_output import RoundOutput
+from declarative.cli.run_output import LoopOutput
 from declarative.model.spec.reconcile import Budget, Cause, Limits, Reconcile
 from declarative.model.state import Address
 from declarative.model.status import NodeState, RankState
@@ -129,7 +129,7 @@ def test_whatever_waits_says_what_a_person_can_do(
 def test_the_output_has_the_steps(capsys):
     wait = Wait(address="node/pair-0", action="idle", why="waits for a budget", hint="to do it now: `x`")
     both = replace(wait, address="node/pair-1", digest="sha256:00")
-    RoundOutput(Mock()).waits(Mock(as_json=False), (wait, both))
+    LoopOutput(Mock(), as_json=False).waits((wait, both))
     first, second = capsys.readouterr().err.splitlines()
     assert first == "node/pair-0 (idle) waits for a budget; to do it now: `x`"
     assert second.endswith("now: `x`; to do it all the same: `fleetform approve sha256:00`")

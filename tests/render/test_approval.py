@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from declarative.cli.run import MOST_DIFFERENCES, Run
+from declarative.converge.run import MOST_DIFFERENCES, Run, RunOptions
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import InvalidError
 from declarative.model.inputs import OfferInputs
@@ -330,9 +330,9 @@ def test_what_a_plan_in_json_shows_is_no_approval(text):
 def refused(plan: Plan, expect: PlanDigest | None) -> list[Any]:
     """What `apply --expect` says of a plan."""
     run = Run.__new__(Run)
-    run.options = {"expect": expect}
+    run.options = RunOptions(approved=expect)
     try:
-        run._check_expected(plan, State())
+        run._check_approved(plan, State())
     except InvalidError as failed:
         return list(failed.diagnostics)
     return []

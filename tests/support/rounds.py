@@ -5,21 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
-from declarative.cli.rounds import Rounds
+from declarative.cli.run_output import LoopOutput
 from declarative.converge.project import CallerPermissions, ProjectSession
 from declarative.model.resource import Desired
 from declarative.planner.inventory import observed_state
 from declarative.planner.limits import with_limit_errors
 from declarative.reconcile.permission import AllowedPart, Backoff, choose
 from declarative.reconcile.round import Round, Stop
+from declarative.reconcile.rounds import Rounds
 from declarative.render.views import StatusView
 from declarative.store.journal import Permit
 from declarative.store.loop_state import Approval
 from tests.support.model import World
-
-OPTIONS: Mapping[str, Any] = {"accept_vanished": False, "parallelism": 8, "as_json": True}
 
 
 def chosen(
@@ -62,7 +60,13 @@ class Here:
         allowed = CallerPermissions(paths=("/",), variables=("FLEETFORM_TEST_*",))
         self.session = ProjectSession(directory, state, (), (), allowed=allowed)
         self.session.clock = self.session.state.clock = clock
-        self.rounds = Rounds(self.session, OPTIONS, Stop())
+        self.rounds = Rounds(
+            self.session,
+            LoopOutput(self.session, as_json=True),
+            Stop(),
+            accept_vanished=False,
+            parallelism=8,
+        )
 
     def step(self, after: float = 0.0) -> Round:
         """A round so many seconds later."""

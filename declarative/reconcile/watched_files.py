@@ -1,22 +1,55 @@
-"""The project's files in a loop: what they declare while they have no errors, and whether they changed."""
+"""The project's files in a loop: what they declare while they have no errors, and whether they changed since
+they were read. Changed files are found only by their names, sizes and times.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeAlias
 
 from declarative.converge.actor import who
-from declarative.model.diagnostic import InvalidError
-from declarative.reconcile.checkout import GitError, Mark, mark_of, unchanged
+from declarative.converge.project import ProjectSession
+from declarative.model.diagnostic import Diagnostic, InvalidError
+from declarative.model.resource import Desired
+from declarative.reconcile.checkout import Checkout, GitError
+from declarative.reconcile.ports import LoopObserver
+from declarative.store import Actor
 from declarative.store.lease import boottime
 from declarative.store.loop_state import LEASE_SECONDS
 
-if TYPE_CHECKING:
-    from declarative.cli.round_output import RoundOutput
-    from declarative.converge.project import ProjectSession
-    from declarative.model.diagnostic import Diagnostic
-    from declarative.model.resource import Desired
-    from declarative.reconcile.checkout import Checkout
-    from declarative.store import Actor
+Mark: TypeAlias = tuple[tuple[str, int, int, int], ...]
+DOCUMENTS = (".yaml", ".yml")
+
+
+def mark_of(directory: Path, files: Iterable[str | Path]) -> Mark:
+    """A mark that changes when the project's documents, the files of `files`, or their folders change."""
+    paths = {str(directory / file) for file in files}
+    paths |= {os.path.dirname(file) for file in paths}  # noqa: PTH120  # text, for thousands of them
+    try:
+        with os.scandir(directory) as entries:
+            paths |= {entry.path for entry in entries if entry.name.endswith(DOCUMENTS)}
+    except OSError:
+        pass
+    return tuple(mark for path in sorted(paths) if (mark := _mark(path)) is not None)
+
+
+def _mark(path: str) -> tuple[str, int, int, int] | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return path, status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def unchanged(before: Mark, after: Mark) -> Mark:
+    """The mark of a project that was read between these two marks. If a file was written meanwhile, it is the
+    first mark, which no longer matches the project.
+    """
+    known = {path: rest for path, *rest in before}
+    return after if all(known.get(path, rest) == rest for path, *rest in after) else before
+
 
 TRIES = 3
 """So often in a row a round begins anew because its files have changed: some folders never rest."""
@@ -25,9 +58,9 @@ TRIES = 3
 class WatchedFiles:
     """The declaration, from round to round."""
 
-    def __init__(self, session: ProjectSession, output: RoundOutput, checkout: Checkout | None) -> None:
+    def __init__(self, session: ProjectSession, observer: LoopObserver, checkout: Checkout | None) -> None:
         """`checkout` brings the files, where they follow a branch."""
-        self._session, self._output, self._checkout = session, output, checkout
+        self._session, self._observer, self._checkout = session, observer, checkout
         self.desired: Desired | None = None
         """The last declaration without errors."""
         self.who: Actor | None = None
@@ -54,7 +87,7 @@ class WatchedFiles:
             self.git_wrong = (error.diagnostic,)
         else:
             self.git_wrong = ()
-        self._output.git(self.git_wrong)
+        self._observer.git(self.git_wrong)
 
     def load(self) -> Desired | None:
         """The declaration now; None if it never was without errors."""
@@ -78,7 +111,7 @@ class WatchedFiles:
         if not self.wrong:
             self.in_force = self.who.revision if self.who else None
         self._mark = unchanged(mark, self._marked())
-        self._output.wrong(self.wrong, held=self.desired is not None)
+        self._observer.wrong(self.wrong, held=self.desired is not None)
 
     def changed(self) -> bool:
         """Whether they were written since they were read."""

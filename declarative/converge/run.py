@@ -1,0 +1,471 @@
+"""One run of `apply`, of `destroy` or of the loop: look, settle, plan, ask, carry out.
+
+The caller holds the lock of the state, and says who is asked and told (`converge.ports`). A run records what
+happened by itself before it plans. It does nothing else before the plan was shown, compared with what was
+approved, and consented to.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from typing import Any
+
+from declarative.apply.backend_look import Observation, look
+from declarative.apply.backends import Backends
+from declarative.apply.gate import Tools, release_all, waiting
+from declarative.apply.graph_walk import ActionResult
+from declarative.apply.launch import missing_env
+from declarative.apply.open_intents import clear, taken_up, unwanted
+from declarative.apply.preflight import foresee
+from declarative.apply.retry_schedule import Lack, broken_starts, lacking, resized
+from declarative.apply.settle import check_vanished, note_lost, refresh, settle
+from declarative.converge.ports import INTERRUPTED, ActionPermit, Consent, Observer, RunOutcome
+from declarative.converge.project import ProjectSession
+from declarative.converge.selection import allowing, check_requested, part_of
+from declarative.converge.state_access import of_state
+from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, in_order
+from declarative.model.inputs import RankInputs
+from declarative.model.record import struct
+from declarative.model.resource import Desired
+from declarative.model.state import Address, State
+from declarative.planner.approval import PlanDigest, approval_of, as_approved, differences
+from declarative.planner.facts import stopped_by_now
+from declarative.planner.hosts import hosts_of
+from declarative.planner.inventory import Inventory, observed_state
+from declarative.planner.make import make_plan, make_refresh_plan
+from declarative.planner.offers import may_rehearse
+from declarative.planner.plan import Plan, adopted_id
+from declarative.spans import named
+from declarative.store import StateError, Store, Writer
+from declarative.store.backup import keep_before
+from declarative.store.rename import Declared, RenameMap, as_declared
+
+MOST_DIFFERENCES = 100
+"""Differences from an approved plan that are named; the rest are counted."""
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a run is asked for, beside what is declared."""
+
+    requested: frozenset[str] = frozenset()
+    """The addresses to replace although nothing changed."""
+    targets: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    reuse: bool = False
+    effort: int = 1
+    allow_unplaced: bool | None = None
+    new_state: bool = False
+    refresh_only: bool = False
+    accept_vanished: bool = False
+    parallelism: int = 8
+    follows: bool = False
+    """Whether the command follows the tasks, and tries failed starts again by itself."""
+    approved: PlanDigest | None = None
+    """The plan that was approved: no other one is carried out."""
+    earlier: tuple[PlanDigest, ...] = ()
+    """Plans that were approved before, and of which something may be left; the oldest first."""
+    next_try: str = "the next `fleetform apply` tries again"
+    """Who starts a task whose start failed."""
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class SettledLook:
+    """What a run found, after what happened by itself was recorded."""
+
+    before: State
+    """The records before that."""
+    recorded: State
+    """The records now, under the names that the declaration gives, and things that are gone."""
+    inventory: Inventory
+    backends: Backends
+    renames: Declared
+    lost: Collection[Address]
+    """The volumes that were found to be gone."""
+
+
+class Run:
+    """One run. `desired` is what shall be there: for `destroy`, nothing."""
+
+    def __init__(
+        self,
+        session: ProjectSession,
+        desired: Desired,
+        doing: str,
+        options: RunOptions,
+        observer: Observer,
+        *,
+        stopping: Callable[[], AbstractContextManager[threading.Event]],
+        consent: Consent | None = None,
+    ) -> None:
+        """`stopping` gives the event that ends the actions early. Without `consent` nobody is asked."""
+        self.session = session
+        self.desired = desired
+        self.doing = doing
+        self.options = options
+        self.now = session.clock
+        self.tasks: Collection[str] = desired.tasks
+        """The names of the declared tasks."""
+        self.observer = observer
+        self._stopping = stopping
+        self._consent = consent
+        session.state.check_moved(desired)  # before a state is made at a place that is not meant
+        makes_state = doing != "destroy" and not options.refresh_only
+        self.store: Store = (
+            session.state.open(desired, write=True) if makes_state else session.state.open_if_any(desired)
+        )
+        self.origin = session.origin(desired)
+        self.plan: Plan | None = None
+        self.observation: Observation | None = None
+        """What the last look found."""
+        self.looked_from = State()
+        """The records when it looked."""
+        self.faults: list[StateError] = []
+        """See `Tools.faults`."""
+        self.lacking: dict[str, Lack] = {}
+        """The tasks that found no capacity when they were started, and whose `retry` says to wait."""
+        self.unstarted: dict[str, frozenset[str]] = {}
+        """The tasks whose start failed otherwise, and whose `retry` covers that, with what was not done."""
+        self._taken: dict[Address, str] = {}
+        """Nodes that an interrupted command started to make, by their tokens."""
+        self._names: RenameMap | None = None
+        """The renames to do once the plan is approved."""
+
+    # ------------------------------------------------------------------------------------ look and plan
+
+    def look_and_settle(self, writer: Writer) -> SettledLook:
+        """Look at what is there, and record what happened by itself."""
+        state = writer.state()
+        backends = self.session.backends(self.desired, state)
+        gpus = may_rehearse(self.desired, state)
+        observation = look(state, backends, hosts=hosts_of(self.desired, state), gpus=gpus)
+        self.observation, self.looked_from = observation, state
+        self.check_vanished(state, observation.inventory)
+        settled = settle(writer, backends, observation, self.now, self.observer.rank, noting=False)
+        self._taken = taken_up(observation.resolutions)
+        # Gone things are forgotten by now. The plan still gets them, to say why they are made anew.
+        gone = {
+            address: record
+            for address, record in state.records.items()
+            if address in observation.inventory.gone and address not in settled.records
+        }
+        recorded = replace(settled, records={**settled.records, **gone})
+        inventory = replace(observation.inventory, ranks={}, recovered={})
+        renames = as_declared(settled, self.desired.project.moved, self.desired.places)
+        if renames.moved:
+            backends, recorded = self.under_new_names(renames)
+            inventory = look(recorded, backends, hosts=hosts_of(self.desired, recorded), gpus=gpus).inventory
+        return SettledLook(
+            before=state,
+            recorded=recorded,
+            inventory=inventory,
+            backends=backends,
+            renames=renames,
+            lost=observation.inventory.lost,
+        )
+
+    def make_plan(
+        self,
+        writer: Writer,
+        requested: frozenset[str] = frozenset(),
+        *,
+        permit: ActionPermit | None = None,
+        timed: Callable[[Callable[[float], Plan]], Plan] | None = None,
+    ) -> Plan:
+        """Look, record what happened by itself, and plan: with a `permit`, only what it chooses. `timed`
+        calls the planner with its own time.
+        """
+        found = self.look_and_settle(writer)
+        desired, recorded, inventory = self.desired, found.recorded, found.inventory
+        check_requested(requested, desired, recorded)
+
+        def planned(**changes: Any) -> Plan:
+            def plan_at(now: float) -> Plan:
+                return named("plan")(make_plan)(
+                    desired,
+                    recorded,
+                    inventory,
+                    now,
+                    requested=requested,
+                    destroy=self.doing == "destroy",
+                    reuse=self.options.reuse,
+                    effort=self.options.effort,
+                    **changes,
+                )
+
+            return timed(plan_at) if timed else plan_at(self.now())
+
+        plan = part_of(
+            planned,
+            desired,
+            recorded,
+            inventory,
+            (self.options.targets, self.options.excludes),
+            spent=self.store.spent(),
+            among="that is recorded" if self.doing == "destroy" else "in this project",
+        )
+        plan = replace(plan, scope=replace(plan.scope, moved=found.renames.moved))
+        plan = allowing(plan, self.options.allow_unplaced)
+        if permit:
+            plan = permit.choose(plan, observed_state(recorded, inventory), writer)
+        if not self.options.accept_vanished:
+            check_vanished(found.renames.state, inventory, plan.actions)
+        note_lost(writer, found.before, found.lost, self.now)
+        plan = replace(plan, diagnostics=in_order((*found.renames.diagnostics, *plan.diagnostics)))
+        return foresee(plan, found.backends, desired.places, recorded, new_state=self.options.new_state)
+
+    def check_vanished(self, state: State, inventory: Inventory) -> None:
+        """`VanishedError` if so much is gone that the user has to confirm it, whatever is planned."""
+        if not self.options.accept_vanished:
+            check_vanished(state, inventory)
+
+    def under_new_names(self, renames: Declared) -> tuple[Backends, State]:
+        """The backends and the state under the new names, which are recorded once the plan is approved."""
+        self._names = renames.names
+        self._taken = {renames.names.address(a): token for a, token in self._taken.items()}
+        return self.session.backends(self.desired, renames.state), renames.state
+
+    def refresh(self, writer: Writer, backends: Backends) -> State:
+        """Look, and record what happened by itself; the new state."""
+        return refresh(writer, backends, self.now, self.observer.rank, accept=self.options.accept_vanished)
+
+    # --------------------------------------------------------------------------------------------- run
+
+    def converge(self, plan: Plan, writer: Writer, permit: ActionPermit | None = None) -> RunOutcome:
+        """Show the plan, ask, and carry it out. With a `permit`, its owner tells what waits."""
+        plan = replace(plan, origin=self.origin)
+        if self.options.approved is not None:
+            plan = as_approved(plan, self.options.approved)
+        self.plan = plan
+        self.observer.planned(plan, self.observation.inventory if self.observation else Inventory())
+        if plan.result == "error":
+            return RunOutcome(code=1, result=plan.result, plan=plan)
+        self._check_approved(plan, writer.state())
+        if plan.result == "unplaced":
+            return RunOutcome(code=3, result=plan.result, plan=plan)
+        state = writer.state()
+        self.observer.pending(plan, state)
+        if permit is None:  # else a task that lacks a variable waits, and holds nothing else up
+            check_env(plan, state)
+        if plan.changes:
+            self._ask(plan)
+        if self._names:
+            self._keep(state)
+            moved = writer.move(self._names)
+            self.observer.renamed(plan, len(moved))
+        return self.carry_out(plan, writer, permit)
+
+    def refresh_only(self, writer: Writer) -> RunOutcome:
+        """Look, ask, and record what happened by itself."""
+        state = writer.state()
+        backends = self.session.backends(self.desired, state)
+        observation = look(state, backends, offers=False)
+        plan = make_refresh_plan(self.desired, state, observation.inventory, self.now())
+        plan = self.plan = replace(plan, origin=self.origin)
+        self.observer.planned(plan, observation.inventory)
+        if plan.result == "error":
+            return RunOutcome(code=1, result=plan.result, plan=plan)
+        self.check_vanished(state, observation.inventory)
+        if plan.changes:
+            self._ask(plan)
+            self._keep(state)
+        settle(writer, backends, observation, self.now, self.observer.rank)
+        code = 4 if plan.unreadable_backends else 0
+        return RunOutcome(code=code, result=self._result(plan, code), plan=plan)
+
+    def _check_approved(self, plan: Plan, state: State) -> None:
+        """`InvalidError` with what differs unless the plan is what was approved, or what is left of it."""
+        approved = self.options.approved
+        if approved is None or not plan.changes:
+            return
+        recorded = {str(address) for address in state.records}
+        lines = list(differences(approved, approval_of(plan), recorded, self.options.earlier))
+        if lines:
+            hint = "nothing was done; let this plan be approved, and apply with its digest"
+            errors = [Diagnostic(code="plan-differs", summary=line) for line in lines[:MOST_DIFFERENCES]]
+            if len(lines) > len(errors):
+                more = f"{len(lines) - len(errors)} more differences"
+                errors.append(Diagnostic(code="plan-differs", summary=more))
+            raise InvalidError((*errors[:-1], replace(errors[-1], hint=hint)))
+
+    def _ask(self, plan: Plan) -> None:
+        """Ask for consent. `InvalidError` if the plan would do something else by the time of the answer."""
+        if self._consent is None:
+            return
+        self._consent()
+        if changed := tuple(stopped_by_now(plan, self.store.read(), self.now(), "run this again")):
+            raise InvalidError(changed)
+
+    def _keep(self, state: State) -> None:
+        """Keep the state as it is before it is changed; warn where that cannot be done."""
+        if not state.records:
+            return
+        try:
+            at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.now()))
+            keep_before(self.session.directory, self.store.pull(), at)
+        except StateError as error:
+            code, level = "no-backup", Severity.WARNING
+            warning = Diagnostic(code=code, summary=error.summary, hint=error.hint, severity=level)
+            self.observer.warn((warning,))
+
+    # --------------------------------------------------------------------------------------- carry out
+
+    def carry_out(self, plan: Plan, writer: Writer, permit: ActionPermit | None) -> RunOutcome:
+        """Carry out a plan, and write down why tasks have no place or did not start."""
+        state = writer.state()
+        self._claim(plan, writer, state)
+        if permit is None and plan.unplaced.refusals and (state.lineage or plan.actions):
+            writer.note_waiting({r.task: f"has no place: {r.summary}" for r in plan.unplaced.refusals})
+        clear(self.session.backends(self.desired, state), unwanted(plan, state))
+        results: tuple[ActionResult, ...] = ()
+        prepared: dict[str, str] = {}
+        interrupted = False
+        if plan.actions and not self._names:
+            self._keep(state)
+        if plan.actions or self._taken or (self.doing != "destroy" and waiting(state)):
+            with self._stopping() as stop:
+                if permit:
+                    permit.begin(writer)
+                results, prepared = self.perform(plan, writer, stop)
+                if permit and not self.faults:
+                    permit.end(plan, results, writer, interrupted=stop.is_set())
+                interrupted = stop.is_set()
+        if not interrupted:
+            self._note_retries(plan, results)
+            self._note_unstarted(plan, results, writer)
+        code = INTERRUPTED if interrupted else self._code(plan, results, prepared)
+        return RunOutcome(
+            code=code,
+            result=self._result(plan, code),
+            plan=plan,
+            results=results,
+            prepared=prepared,
+            lacking=tuple(self.lacking),
+            faults=tuple(d for f in self.faults for d in of_state(f, self.session.directory).diagnostics),
+            carried_out=not interrupted and not self.faults,
+        )
+
+    def _claim(self, plan: Plan, writer: Writer, state: State) -> None:
+        """Write the project's name into a state that has none; a plan that changes nothing makes no state."""
+        name = self.desired.project.name
+        if self.doing != "apply" or not name or writer.project() is not None:
+            return
+        if plan.actions or state.lineage:
+            writer.claim(name)
+
+    def perform(
+        self, plan: Plan, writer: Writer, stop: threading.Event
+    ) -> tuple[tuple[ActionResult, ...], dict[str, str]]:
+        """Carry out the actions of a plan, and let gangs run that an earlier command had prepared; the tasks
+        that are prepared and still wait, and why.
+        """
+        from declarative.apply.run import apply, complete  # costly, and a plan may have no actions
+
+        writer.ensure_lineage()  # the made things carry it
+        state = writer.state()
+        progress = self.observer.progress()
+        ids = [action.id for action in plan.actions]
+        gone = [action.id for action in plan.actions if action.of_gone]
+        progress.expect(len(ids), _only_records(plan, state), ids, gone)
+        tools = Tools(
+            writer=writer,
+            backends=self.session.backends(self.desired, state),
+            environ=os.environ,
+            now=self.now,
+            stopping=stop,
+            listener=progress,
+        )
+        results = apply(plan, tools, parallelism=self.options.parallelism)
+        touched = {action.address for action in plan.actions}
+        untouched = {address: token for address, token in self._taken.items() if address not in touched}
+        prepared: dict[str, str] = {}
+        if not stop.is_set() and not tools.faults:
+            with tools.noting_faults():
+                results += complete(untouched, tools)
+                prepared = {} if self.doing == "destroy" else release_all(tools)
+        self.faults += tools.faults
+        return results, prepared
+
+    def _note_retries(self, plan: Plan, results: Sequence[ActionResult]) -> None:
+        """Remember the tasks whose start failed of what their `retry` covers. A task of which
+        some ranks run is not started anew.
+        """
+        goes_on = resized(plan.actions)
+        retries = {name: want.spec.retry for name, want in self.desired.tasks.items() if name not in goes_on}
+        for task, lack in lacking(plan, results).items():
+            if task in retries and (retries[task].waits or lack.again):
+                self.lacking[task] = lack
+        for task, missed in broken_starts(plan, results).items():
+            if task in retries and task not in self.lacking and retries[task].of_failures:
+                self.unstarted[task] = missed
+
+    def _note_unstarted(self, plan: Plan, results: Sequence[ActionResult], writer: Writer) -> None:
+        """Write down what failed of the starts of tasks, for `status`."""
+        errors = {r.id: f"{r.op} {r.address}: {r.error}" for r in results if r.outcome == "failed"}
+        why: dict[str, str] = {}
+        for task, missed in broken_starts(plan, results).items() if errors else ():
+            causes = [errors[a.id] for a in plan.actions if a.id in missed and a.id in errors]
+            if causes:
+                follows = self.options.follows and task in {*self.lacking, *self.unstarted}
+                next_try = "`apply --wait` tries again" if follows else self.options.next_try
+                why[task] = f"its start failed: {causes[0]}; {next_try}"
+        with suppress(StateError):  # it helps `status` alone, and the report, which follows, tells all of it
+            writer.note_waiting(why)
+
+    def _code(self, plan: Plan, results: Sequence[ActionResult], prepared: Mapping[str, str]) -> int:
+        """The exit code of what was done. A backend that could not be read is no success."""
+        undone = {r.id for r in results if r.outcome != "done"}
+        if self.options.follows:  # the actions of those tasks are tried again
+            undone = undone.difference(*(lack.undone for lack in self.lacking.values()))
+            undone = undone.difference(*self.unstarted.values())
+        return 4 if undone or prepared or plan.unreadable_backends or self.faults else 0
+
+    def _result(self, plan: Plan, code: int) -> str:
+        if code:
+            return "interrupted" if code == INTERRUPTED else "failed"
+        if plan.unplaced.pending or self.lacking:
+            return "waiting"
+        return "unhealthy" if plan.health else "done"
+
+    def running_tasks(self) -> tuple[str, ...]:
+        """Declared tasks that this plan started, and those that run."""
+        if not self.tasks:
+            return ()
+        actions = self.plan.actions if self.plan else ()
+        started = {a.typed.task for a in actions if isinstance(a.typed, RankInputs) and a.op == "create"}
+        unfinished = unfinished_tasks(self.store.read())
+        return tuple(sorted(task for task in started | unfinished if task in self.tasks))
+
+
+def unfinished_tasks(state: State) -> set[str]:
+    """Tasks with a rank that has not ended."""
+    return {r.rank.task for r in state.of("rank") if not state.has_ended(r.address.name)}
+
+
+def check_env(plan: Plan, state: State) -> None:
+    """`InvalidError` if a variable that ranks need is not set: before anything is made for them."""
+    errors = []
+    for name, tasks in missing_env(plan, state, os.environ).items():
+        users = ", ".join(f"task/{task}" for task in tasks)
+        summary = f"the environment variable `{name}` is not set; {users} needs it"
+        hint = f"`export {name}=…`, then run this again; nothing was done"
+        address = f"task/{tasks[0]}"
+        errors.append(Diagnostic(code="missing-env", summary=summary, hint=hint, address=address))
+    if errors:
+        raise InvalidError(errors)
+
+
+def _only_records(plan: Plan, state: State) -> Iterator[str]:
+    """The ids of deletes that end nothing, of ranks that have ended and of what was adopted; and of creates
+    that adopt.
+    """
+    for action in plan.actions:
+        ended = action.address.kind == "rank" and state.has_ended(action.address.name)
+        adopts = action.op == "create" and adopted_id(action.typed) is not None
+        if action.forgets or adopts or (action.op == "delete" and ended):
+            yield action.id
