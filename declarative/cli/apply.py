@@ -279,14 +279,14 @@ def _converge(run: Run, plan: Plan, writer: Writer, output: RunOutput) -> RunOut
 
 def _follow(run: Run, outcome: RunOutcome, output: RunOutput) -> int:
     """With `--wait`, follow the tasks to their end; the exit code."""
-    if run.options.follows and outcome.code in (0, 4) and outcome.carried_out:
+    if run.options.follows and outcome.exit_code in (0, 4) and outcome.carried_out:
         from declarative.cli.following import follow
 
-        return max(follow(run, output), outcome.code)
-    tasks = run.running_tasks() if outcome.code == 0 and not output.as_json else ()
+        return max(follow(run, output), outcome.exit_code)
+    tasks = run.running_tasks() if outcome.exit_code == 0 and not output.as_json else ()
     if tasks:
         sys.stderr.write(f"running: {name_tasks(tasks)} (follow with `fleetform logs {tasks[0]} -f`)\n")
-    return outcome.code
+    return outcome.exit_code
 
 
 def _ask(run: Run, *, approved: bool, output: RunOutput, remark: str = "") -> None:
@@ -362,7 +362,7 @@ def destroy_command(session: ProjectSession, *, orphans: bool, **options: Any) -
             _say_protected(run, output)
             if run.desired == Desired() and run.store.read().lineage is None and not output.as_json:
                 sys.stderr.write(f"{ELSEWHERE}\n")
-        return outcome.code
+        return outcome.exit_code
 
 
 def _nothing(session: ProjectSession) -> Desired:

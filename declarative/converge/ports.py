@@ -25,7 +25,7 @@ INTERRUPTED = 130
 class RunOutcome:
     """How a run ended."""
 
-    code: int
+    exit_code: int
     """The exit code of `apply`."""
     result: str
     """The same in one word, for scripts: that of the plan if it was not carried out."""
@@ -48,7 +48,7 @@ class RunOutcome:
     @property
     def is_interrupted(self) -> bool:
         """Whether the run was asked to stop."""
-        return self.code == INTERRUPTED
+        return self.exit_code == INTERRUPTED
 
 
 class Consent(Protocol):

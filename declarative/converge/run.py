@@ -244,10 +244,10 @@ class Run:
         self.plan = plan
         self.observer.planned(plan, self.observation.inventory if self.observation else Inventory())
         if plan.result == "error":
-            return RunOutcome(code=1, result=plan.result, plan=plan)
+            return RunOutcome(exit_code=1, result=plan.result, plan=plan)
         self._check_approved(plan, writer.state())
         if plan.result == "unplaced":
-            return RunOutcome(code=3, result=plan.result, plan=plan)
+            return RunOutcome(exit_code=3, result=plan.result, plan=plan)
         state = writer.state()
         self.observer.pending(plan, state)
         if permit is None:  # else a task that lacks a variable waits, and holds nothing else up
@@ -269,14 +269,14 @@ class Run:
         plan = self.plan = replace(plan, origin=self.origin)
         self.observer.planned(plan, observation.inventory)
         if plan.result == "error":
-            return RunOutcome(code=1, result=plan.result, plan=plan)
+            return RunOutcome(exit_code=1, result=plan.result, plan=plan)
         self.check_vanished(state, observation.inventory)
         if plan.changes:
             self._ask(plan)
             self._keep(state)
         settle(writer, backends, observation, self.now, self.observer.rank)
         code = 4 if plan.unreadable_backends else 0
-        return RunOutcome(code=code, result=self._result(plan, code), plan=plan)
+        return RunOutcome(exit_code=code, result=self._result(plan, code), plan=plan)
 
     def _check_approved(self, plan: Plan, state: State) -> None:
         """`InvalidError` with what differs unless the plan is what was approved, or what is left of it."""
@@ -338,9 +338,9 @@ class Run:
         if not interrupted:
             self._note_retries(plan, results)
             self._note_unstarted(plan, results, writer)
-        code = INTERRUPTED if interrupted else self._code(plan, results, prepared)
+        code = INTERRUPTED if interrupted else self._exit_code(plan, results, prepared)
         return RunOutcome(
-            code=code,
+            exit_code=code,
             result=self._result(plan, code),
             plan=plan,
             results=results,
@@ -417,7 +417,7 @@ class Run:
         with suppress(StateError):  # it helps `status` alone, and the report, which follows, tells all of it
             writer.note_waiting(why)
 
-    def _code(self, plan: Plan, results: Sequence[ActionResult], prepared: Mapping[str, str]) -> int:
+    def _exit_code(self, plan: Plan, results: Sequence[ActionResult], prepared: Mapping[str, str]) -> int:
         """The exit code of what was done. A backend that could not be read is no success."""
         undone = {r.id for r in results if r.outcome != "done"}
         if self.options.follows:  # the actions of those tasks are tried again

@@ -81,7 +81,7 @@ class RoundRun:
             self._results = outcome.results
             if not outcome.is_refused:
                 self._observer.finished(outcome)
-        return outcome.code
+        return outcome.exit_code
 
     @contextmanager
     def _locked(self) -> Iterator[Writer]:

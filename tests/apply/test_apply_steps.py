@@ -46,7 +46,7 @@ def noting(notes: Notes, *, names: Any = None, **options: Any) -> Any:
     run._check_approved = notes.step("expected")
     run._ask = notes.step("ask")
     run._keep = notes.step("keep")
-    run.carry_out = notes.step("do", SimpleNamespace(code=9))
+    run.carry_out = notes.step("do", SimpleNamespace(exit_code=9))
     run.options, run.origin, run._names = RunOptions(**options), "here", names
     run.observation = None
     return run
@@ -77,7 +77,7 @@ def test_the_steps_of_a_run(monkeypatch, plan, options, code, steps):
     monkeypatch.setattr(converge_run, "check_env", notes.step("env"))
     writer: Any = SimpleNamespace(state=lambda: None, move=notes.step("move", ()))
     outcome = run.converge(plan, writer)
-    assert outcome.code == code
+    assert outcome.exit_code == code
     assert notes == steps.split()
 
 
@@ -96,7 +96,7 @@ def test_the_steps_of_an_apply(monkeypatch, capsys, given, waited, result, steps
     notes, desired = Notes(), Desired()
     refused = result == "unplaced"
     outcome = SimpleNamespace(
-        result=result, is_refused=refused, code=3 if refused else 0, carried_out=not refused, plan=None
+        result=result, is_refused=refused, exit_code=3 if refused else 0, carried_out=not refused, plan=None
     )
 
     class Noted(Run):
@@ -123,7 +123,7 @@ def test_the_steps_of_an_apply(monkeypatch, capsys, given, waited, result, steps
         "parallelism": 8,
     }
     output = RunOutput("apply", as_json=False)
-    assert cli_apply._apply_declared(session, {**options, **given}, output) == outcome.code
+    assert cli_apply._apply_declared(session, {**options, **given}, output) == outcome.exit_code
     assert notes == steps.split()
     assert ("nothing was done: a task cannot be placed" in capsys.readouterr().err) == refused
 

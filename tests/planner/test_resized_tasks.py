@@ -307,7 +307,7 @@ def test_a_rank_without_capacity_is_not_waited_for(site):
     )
     run._note_retries(plan, results)
     assert (run.lacking, run.unstarted) == ({}, {})
-    assert run._code(plan, results, {}) == 4
+    assert run._exit_code(plan, results, {}) == 4
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
