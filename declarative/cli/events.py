@@ -133,7 +133,7 @@ def deliver_once(session: ProjectSession, store: Store) -> bool:
 
     found, faults = targets(session)
     say(faults)
-    store.keep_hooks(hook.name for hook in session.current.project.notify)
+    store.hooks.keep(hook.name for hook in session.current.project.notify)
     failures: dict[str, str] = {}
 
     def run(target: Webhook) -> None:

@@ -395,16 +395,19 @@ class StateAccess:
             yield writer
 
     def fence(self) -> int | None:
-        """See `Store.fence`."""
-        return self._store.fence() if self._store else None
+        """See `Writer.fence`; None while this command does not hold the lock, and so only reads."""
+        writer = self._store.writer if self._store else None
+        return writer.fence() if writer else None
 
     def changing(self) -> int | None:
-        """See `Store.changing`."""
-        return self._store.changing() if self._store else None
+        """See `Writer.changing`; None as of `fence`."""
+        writer = self._store.writer if self._store else None
+        return writer.changing() if writer else None
 
     def learn(self, newest: int) -> bool:
-        """See `Store.learn`."""
-        return self._store.learn(newest) if self._store else False
+        """See `Writer.learn`; a reader is never refused."""
+        writer = self._store.writer if self._store else None
+        return writer.learn(newest) if writer else False
 
     def shared(self) -> bool:
         """Whether the state that was opened is kept outside of the project's folder."""

@@ -238,7 +238,7 @@ def _why(error: Exception) -> str:
 
 def pending(store: Store, targets: Sequence[Webhook]) -> list[Webhook]:
     """The hooks that are new or have events to get. Only reads."""
-    known = {hook.name: hook for hook in store.hooks()}
+    known = {hook.name: hook for hook in store.hooks.all()}
     last = store.event_bounds()[1]
     return [
         target
@@ -259,25 +259,25 @@ def deliver(
     another process delivers. `at_once` also tries a hook that rests after a failure.
     """
     name = target.hook.name
-    hook = store.claim_hook(name, CLAIM, at_once=at_once)
+    hook = store.hooks.claim(name, CLAIM, at_once=at_once)
     if hook is None:
         return None
     cursor, failures, lineage = hook.cursor, hook.failures, store.lineage()
     while found := store.events(cursor, BATCH):
         for event in found:
             if stopping is not None and stopping.is_set():
-                store.advance_hook(name, cursor)
+                store.hooks.advance(name, cursor)
                 return None
             if target.hook.wants(event.type):
                 try:
                     send(target.url, *message(target, event, lineage, clock()))
                 except DeliveryError as error:
-                    store.fail_hook(name, str(error), max(_wait(failures), min(error.after, SELDOM)))
+                    store.hooks.fail(name, str(error), max(_wait(failures), min(error.after, SELDOM)))
                     return str(error)
                 failures = 0
-                store.advance_hook(name, event.id, more=CLAIM)
+                store.hooks.advance(name, event.id, more=CLAIM)
             cursor = event.id
-    store.advance_hook(name, cursor)
+    store.hooks.advance(name, cursor)
     return None
 
 
@@ -310,7 +310,7 @@ class Deliveries:
             if self._store is None:
                 self._store = self._opened()
             if declared != self._declared:
-                self._store.keep_hooks(declared)
+                self._store.hooks.keep(declared)
                 self._declared = declared
             for target in pending(self._store, targets):
                 name = target.hook.name

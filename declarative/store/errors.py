@@ -8,11 +8,10 @@ is loaded where its database is used. Messages never repeat a URL or a value, wh
 from __future__ import annotations
 
 import errno
-import functools
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from declarative.store.lease import LockInfo
 
@@ -261,7 +260,6 @@ def primary(cause: BaseException) -> str:
 
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 
 # Going on after the database was away. A connection that breaks during COMMIT leaves it open whether the
@@ -281,22 +279,3 @@ class RetryWhileAway(Protocol):
 def once(step: Callable[[], T], /) -> T:
     """No patience: the first fault is the last one."""
     return step()
-
-
-class Resuming(Protocol):
-    """A place with a `RetryWhileAway` of its own."""
-
-    _retry: RetryWhileAway
-
-
-S = TypeVar("S", bound=Resuming)
-
-
-def retried(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """A method that is done again when the database was away: only for what may be done twice."""
-
-    @functools.wraps(method)
-    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._retry(lambda: method(self, *args, **kwargs))
-
-    return call

@@ -77,11 +77,10 @@ def holder(connection: Connection, *, to_write: bool = False, table: str = WRITE
     return info_of(_row(connection, table) if to_write else connection.select(table).one())
 
 
-def current(database: Database) -> LockInfo | None:
+def current(connection: Connection) -> LockInfo | None:
     """The holder of the lock; None if there is none, or it is gone. This does not delay writers."""
-    with database.reading() as connection:
-        found = holder(connection)
-        return None if found is None or found.lapsed(connection.database.now(connection)) else found
+    found = holder(connection)
+    return None if found is None or found.lapsed(connection.database.now(connection)) else found
 
 
 def ask(database: Database) -> None:
@@ -172,12 +171,16 @@ def acquire(
     announced: str | None = None
     owner = str(uuid.uuid4())
 
+    def look() -> LockInfo | None:
+        with database.reading() as connection:
+            return current(connection)
+
     def attempt() -> LockInfo | None:
         with database.writing() as connection:
             return take(connection, owner, doing, seconds)
 
     while True:
-        other = retry(lambda: current(database))
+        other = retry(look)
         if other is None:
             lease = retry(attempt)
             if lease:

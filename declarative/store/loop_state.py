@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from declarative.model.record import struct
 from declarative.model.status import Outage
-from declarative.store import lock
+from declarative.store import events, lock
+from declarative.store.access import Access
 from declarative.store.errors import StateError
 from declarative.store.lease import LockInfo
 from declarative.store.lock import LEADER
@@ -165,49 +167,72 @@ class Hook:
     """Whether it gets nothing now: after a failure, or because another process delivers."""
 
 
-def claim_hook(
-    connection: Connection, name: str, *, start: int, seconds: float, now: float, at_once: bool
-) -> Hook | None:
-    """Claim the hook for this process for so long. None if another process has it, or if it rests after a
-    failure, unless `at_once`. A new hook begins after the event `start`.
-    """
-    row = connection.select("hooks", f"WHERE name = :its_name{connection.database.for_update}", its_name=name)
-    found = row.first()
-    if found is None:
-        connection.insert(
-            "hooks", {"name": name, "cursor": start, "failures": 0, "busy_until": now + seconds}
-        )
-        return Hook(name=name, cursor=start)
-    if (found.busy_until or 0.0) > now or (not at_once and (found.next_at or 0.0) > now):
-        return None
-    connection.update("hooks", {"busy_until": now + seconds}, "name = :its_name", its_name=name)
-    return _hook(found, now)
+class Hooks:
+    """The webhooks of a state, and how far each has got. This needs no lock."""
 
+    def __init__(self, access: Access) -> None:
+        self._access = access
 
-def advance_hook(connection: Connection, name: str, cursor: int, *, until: float | None = None) -> None:
-    """Events up to `cursor` were taken; `until` keeps the claim for so long, without it the hook is free."""
-    values = {"cursor": cursor, "failures": 0, "next_at": None, "error": None, "busy_until": until}
-    connection.update(
-        "hooks", values, "name = :its_name AND cursor <= :its_cursor", its_name=name, its_cursor=cursor
-    )
+    def all(self) -> tuple[Hook, ...]:
+        """All of them, by name."""
 
+        def read(connection: Connection) -> tuple[Hook, ...]:
+            now = connection.database.now(connection)
+            return tuple(_hook(row, now) for row in connection.select("hooks", "ORDER BY name"))
 
-def fail_hook(connection: Connection, name: str, error: str, next_at: float) -> None:
-    """An event was not taken; it is tried again from `next_at` on."""
-    values: dict[str, Any] = {"next_at": next_at, "error": error[:ERROR_LENGTH], "busy_until": None}
-    connection.update("hooks", values, "name = :its_name", its_name=name)
-    connection.execute("UPDATE hooks SET failures = failures + 1 WHERE name = :its_name", its_name=name)
+        return self._access.query(read, (), since=events.SINCE)
 
+    def claim(self, name: str, seconds: float, *, at_once: bool = False) -> Hook | None:
+        """Claim the hook for this process for so long. None if another process has it, or if it rests after
+        a failure, unless `at_once`. A new hook gets the events from now on.
+        """
 
-def keep_hooks(connection: Connection, names: list[str]) -> None:
-    """Forget the hooks that are not declared any more."""
-    connection.execute("DELETE FROM hooks WHERE name NOT IN (:its_names)", its_names=names or [""])
+        def work(connection: Connection) -> Hook | None:
+            now, start = connection.database.now(connection), events.bounds(connection)[1]
+            where = f"WHERE name = :its_name{connection.database.for_update}"
+            row = connection.select("hooks", where, its_name=name).first()
+            if row is None:
+                new = {"name": name, "cursor": start, "failures": 0, "busy_until": now + seconds}
+                connection.insert("hooks", new)
+                return Hook(name=name, cursor=start)
+            if (row.busy_until or 0.0) > now or (not at_once and (row.next_at or 0.0) > now):
+                return None
+            connection.update("hooks", {"busy_until": now + seconds}, "name = :its_name", its_name=name)
+            return _hook(row, now)
 
+        return self._access.change(work)
 
-def read_hooks(connection: Connection) -> tuple[Hook, ...]:
-    """All of them, by name."""
-    now = connection.database.now(connection)
-    return tuple(_hook(row, now) for row in connection.select("hooks", "ORDER BY name"))
+    def advance(self, name: str, cursor: int, *, more: float | None = None) -> None:
+        """Note that events up to `cursor` were taken. The hook is free then, unless `more` says for how
+        many seconds it stays claimed.
+        """
+
+        def work(connection: Connection) -> None:
+            until = None if more is None else connection.database.now(connection) + more
+            values = {"cursor": cursor, "failures": 0, "next_at": None, "error": None, "busy_until": until}
+            where = "name = :its_name AND cursor <= :its_cursor"
+            connection.update("hooks", values, where, its_name=name, its_cursor=cursor)
+
+        self._access.change(work)
+
+    def fail(self, name: str, error: str, wait: float) -> None:
+        """An event was not taken; it is tried again after `wait` seconds."""
+
+        def work(connection: Connection) -> None:
+            next_at = connection.database.now(connection) + wait
+            values = {"next_at": next_at, "error": error[:ERROR_LENGTH], "busy_until": None}
+            connection.update("hooks", values, "name = :its_name", its_name=name)
+            connection.execute(
+                "UPDATE hooks SET failures = failures + 1 WHERE name = :its_name", its_name=name
+            )
+
+        self._access.change(work)
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Forget the hooks that are not among `names` any more."""
+        kept = [*names] or [""]
+        sql = "DELETE FROM hooks WHERE name NOT IN (:its_names)"
+        self._access.change(lambda connection: connection.execute(sql, its_names=kept))
 
 
 def _hook(row: Any, now: float) -> Hook:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -17,9 +17,10 @@ from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Address, Spent, State
 from declarative.model.status import Outage
 from declarative.store import events, journal, loop_state, records, seal, snapshot, spending
+from declarative.store.access import Access
 from declarative.store.consistency import HeldBlocks
 from declarative.store.consistency import check as contradictions
-from declarative.store.errors import RetryWhileAway, StateError, once, retried
+from declarative.store.errors import RetryWhileAway, StateError, once
 from declarative.store.events import Event, Waiting
 from declarative.store.journal import EarlierAttempt, Operation
 from declarative.store.lease import Actor, LockInfo
@@ -29,11 +30,10 @@ from declarative.store.lock import (
     acquire,
     asked,
     current,
-    holder,
     release,
     unlock,
 )
-from declarative.store.loop_state import Approval, Hook, Leader
+from declarative.store.loop_state import Approval, Hooks, Leader
 from declarative.store.sql import Connection, Database, OpenOptions
 from declarative.store.writer import Writer
 
@@ -90,7 +90,7 @@ def open_store(
     return Store(url, database, read_only=read_only, clock=clock, wait=wait, retry=retry)
 
 
-class Store:
+class Store(Access):
     """One state. Its threads may share it; forked children may not."""
 
     def __init__(
@@ -104,15 +104,14 @@ class Store:
         retry: RetryWhileAway = once,
         pulled: tuple[State, HeldBlocks] | None = None,
     ) -> None:
+        super().__init__(database, read_only=read_only, clock=clock, retry=retry)
         self.url = url
         self._pulled = pulled or (State(), {})
         """The state without a database."""
-        self._database = database
-        self._read_only = read_only
-        self._clock = clock
         self._wait = wait
-        self._retry = retry
-        self._holding: Writer | None = None
+        self.writer: Writer | None = None
+        """The writer, while this process holds the lock."""
+        self.hooks = Hooks(self)
 
     def __enter__(self) -> Self:
         return self
@@ -125,179 +124,105 @@ class Store:
         if self._database:
             self._database.close()
 
-    def _ask(self, ask: Callable[[Connection], T], otherwise: T, *, since: int = 0) -> T:
-        """What `ask` finds in one snapshot; `otherwise` without a database, or in a format before `since`."""
-        if self._database is None or self._database.format < since:
-            return otherwise
-        with self._database.reading() as connection:
-            return ask(connection)
-
-    @retried
-    def read(self) -> State:
-        """Everything that is known, as one consistent snapshot; never waits for a writer."""
-        return self._ask(seal.load, self._pulled[0])
-
-    @retried
-    def lineage(self) -> str | None:
-        """The id of this state; None before its first write."""
-        return self._ask(lambda c: records.named(c, "lineage"), self._pulled[0].lineage)
-
-    @retried
-    def project(self) -> str | None:
-        """The name of the project whose state this is; None if unknown."""
-        return self._ask(lambda c: records.named(c, "project"), None, since=PROJECT_SINCE)
-
-    @retried
-    def damage(self) -> list[str]:
-        """The faults that the database finds in itself."""
-        return self._ask(lambda c: c.database.damage(c), [])
-
-    @retried
-    def seal(self) -> str | None:
-        """The digest of all records: as long as it is the same, `read` returns the same. None while somebody
-        writes, and after a writer that was killed.
-        """
-        return self._ask(seal.seal_of, None)
-
     @property
     def exists(self) -> bool:
         """Whether there is a state: read-only, one that is not there is an empty one."""
         return self._database is not None or self._pulled[0].lineage is not None
 
-    @retried
+    # ------------------------------------------------------------------------------ the records
+
+    def read(self) -> State:
+        """Everything that is known, as one consistent snapshot; never waits for a writer."""
+        return self.query(seal.load, self._pulled[0])
+
+    def lineage(self) -> str | None:
+        """The id of this state; None before its first write."""
+        return self.query(lambda connection: records.named(connection, "lineage"), self._pulled[0].lineage)
+
+    def project(self) -> str | None:
+        """The name of the project whose state this is; None if unknown."""
+        return self.query(lambda connection: records.named(connection, "project"), None, since=PROJECT_SINCE)
+
+    def seal(self) -> str | None:
+        """The digest of all records: as long as it is the same, `read` returns the same. None while somebody
+        writes, and after a writer that was killed.
+        """
+        return self.query(seal.seal_of, None)
+
+    def damage(self) -> list[str]:
+        """The faults that the database finds in itself."""
+        return self.query(lambda connection: connection.database.damage(connection), [])
+
     def check(self) -> list[str]:
         """Contradictions in the records, as sentences; empty if all is well."""
-        if self._database is None:
-            return contradictions(*self._pulled)
-        with self._database.reading() as connection:
-            if found := self._database.damage(connection):
-                return found
+
+        def read(connection: Connection) -> list[str]:
+            if damage := connection.database.damage(connection):
+                return damage
             state, held = records.load(connection), records.blocks(connection)
             return [*contradictions(state, held), *seal.broken(connection, state, held)]
 
-    @retried
+        return self.query(read, []) if self._database else contradictions(*self._pulled)
+
     def pull(self) -> dict[str, Any]:
         """The whole state as JSON-able data."""
-        return self._ask(
-            lambda c: snapshot.dump(records.load(c), records.blocks(c)), snapshot.dump(*self._pulled)
-        )
+        state, held = self.query(lambda c: (records.load(c), records.blocks(c)), self._pulled)
+        return snapshot.dump(state, held)
 
-    @retried
-    def history(self, addresses: Collection[str] = (), limit: int | None = None) -> list[Operation]:
-        """The entries of the journal, newest first; with `addresses`, only theirs."""
-        return self._ask(lambda c: journal.read(c, addresses, limit), [])
-
-    @retried
-    def earlier_attempts(self, task: str) -> list[EarlierAttempt]:
-        """The attempts of a task's ranks that are not recorded any more, oldest first."""
-        return self._ask(lambda c: journal.earlier_attempts(c, task), [])
-
-    @retried
-    def note(self, op: str, address: Address, doing: str) -> None:
-        """Write an entry into the journal for something that changes no record.
-
-        This does not need the lock: its holder goes on writing afterwards.
-        """
-        with self._writable().writing() as connection:
-            holder(connection, to_write=True)  # one entry after the other
-            by = {"host": socket.gethostname(), "doing": doing}
-            journal.note(connection, op, address, self._clock(), by=by)
-
-    @retried
-    def approvals(self) -> tuple[Approval, ...]:
-        """What waits for approval, and what was approved and is not done yet."""
-        return self._ask(loop_state.read_approvals, (), since=LOOP_SINCE)
-
-    @retried
-    def left_alone(self) -> tuple[Outage, ...]:
-        """The backends that the leading loop leaves alone."""
-        return self._ask(loop_state.read_left_alone, (), since=LEFT_ALONE_SINCE)
-
-    @retried
     def spent(self) -> Spent | None:
         """The cost of nodes in this month until now; None if it is not counted."""
-        return self._ask(lambda c: spending.read(c, self._clock()), None, since=SPENT_SINCE)
+        return self.query(lambda c: spending.read(c, self._clock()), None, since=SPENT_SINCE)
 
-    @retried
-    def approve(self, digest: str) -> bool:
-        """Let a loop do what it waits with; False if nothing of that digest waits. Needs no lock."""
-        with self._writable().writing() as connection:
-            return loop_state.approve(connection, digest, self._clock())
+    # ------------------------------------------------------------------------------ what happened
+
+    def history(self, addresses: Collection[str] = (), limit: int | None = None) -> list[Operation]:
+        """The entries of the journal, newest first; with `addresses`, only theirs."""
+        return self.query(lambda connection: journal.read(connection, addresses, limit), [])
+
+    def earlier_attempts(self, task: str) -> list[EarlierAttempt]:
+        """The attempts of a task's ranks that are not recorded any more, oldest first."""
+        return self.query(lambda connection: journal.earlier_attempts(connection, task), [])
+
+    def note(self, op: str, address: Address, doing: str) -> None:
+        """Write an entry into the journal for something that changes no record. This needs no lock."""
+        by = {"host": socket.gethostname(), "doing": doing}
+        self.change(lambda connection: journal.note(connection, op, address, self._clock(), by=by))
+
+    def events(self, cursor: int, limit: int = events.MOST) -> tuple[Event, ...]:
+        """What happened after a cursor, oldest first."""
+        return self.query(lambda connection: events.after(connection, cursor, limit), (), since=events.SINCE)
+
+    def event_bounds(self) -> tuple[int, int]:
+        """The numbers of the first event that is kept and of the last one; 0 and 0 before the first."""
+        return self.query(events.bounds, (0, 0), since=events.SINCE)
+
+    def waiting(self) -> dict[str, Waiting]:
+        """The tasks that wait for a place: since when, and why."""
+        return self.query(events.waiting, {}, since=events.SINCE)
+
+    def write_event(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
+        """Write an event. This needs no lock."""
+        self.change(lambda connection: events.write(connection, self._clock(), type, address, detail))
+
+    # ------------------------------------------------------------------------------ the loop
 
     def leader(self) -> Leader:
         """This process's part in which loop of several acts."""
         return Leader(self._writable())
 
-    # ------------------------------------------------------------------------------ events and hooks
+    def left_alone(self) -> tuple[Outage, ...]:
+        """The backends that the leading loop leaves alone."""
+        return self.query(loop_state.read_left_alone, (), since=LEFT_ALONE_SINCE)
 
-    @retried
-    def events(self, cursor: int, limit: int = events.MOST) -> tuple[Event, ...]:
-        """What happened after a cursor, oldest first."""
-        return self._ask(lambda c: events.after(c, cursor, limit), (), since=events.SINCE)
+    def approvals(self) -> tuple[Approval, ...]:
+        """What waits for approval, and what was approved and is not done yet."""
+        return self.query(loop_state.read_approvals, (), since=LOOP_SINCE)
 
-    @retried
-    def waiting(self) -> dict[str, Waiting]:
-        """The tasks that wait for a place; see `events.waiting`."""
-        return self._ask(events.waiting, {}, since=events.SINCE)
+    def approve(self, digest: str) -> bool:
+        """Let a loop do what it waits with; False if nothing of that digest waits. This needs no lock."""
+        return self.change(lambda connection: loop_state.approve(connection, digest, self._clock()))
 
-    @retried
-    def event_bounds(self) -> tuple[int, int]:
-        """The numbers of the first event that is kept and of the last one; 0 and 0 before the first."""
-        return self._ask(events.bounds, (0, 0), since=events.SINCE)
-
-    @retried
-    def write_event(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
-        """Write an event. This does not need the lock."""
-        with self._writable().writing() as connection:
-            holder(connection, to_write=True)  # one number after the other
-            events.write(connection, self._clock(), type, address, detail)
-
-    @contextmanager
-    def _hooks(self) -> Iterator[tuple[Connection, float]]:
-        """A transaction about webhooks, and its time by the clock that all share."""
-        database = self._writable()
-        with database.writing() as connection:
-            holder(connection, to_write=True)
-            yield connection, database.now(connection)
-
-    @retried
-    def hooks(self) -> tuple[Hook, ...]:
-        """The last event that each webhook got."""
-        return self._ask(loop_state.read_hooks, (), since=events.SINCE)
-
-    @retried
-    def claim_hook(self, name: str, seconds: float, *, at_once: bool = False) -> Hook | None:
-        """See `loop_state.claim_hook`. A new webhook gets the events from now on."""
-        with self._hooks() as (connection, now):
-            start = events.bounds(connection)[1]
-            return loop_state.claim_hook(
-                connection, name, start=start, seconds=seconds, now=now, at_once=at_once
-            )
-
-    @retried
-    def advance_hook(self, name: str, cursor: int, *, more: float | None = None) -> None:
-        """Events up to `cursor` were taken; `more` keeps the claim for so many seconds."""
-        with self._hooks() as (connection, now):
-            loop_state.advance_hook(connection, name, cursor, until=None if more is None else now + more)
-
-    @retried
-    def fail_hook(self, name: str, error: str, wait: float) -> None:
-        """An event was not taken; it is tried again after `wait` seconds."""
-        with self._hooks() as (connection, now):
-            loop_state.fail_hook(connection, name, error, now + wait)
-
-    @retried
-    def keep_hooks(self, names: Iterable[str]) -> None:
-        """Forget the hooks that are not among `names` any more."""
-        with self._hooks() as (connection, _):
-            loop_state.keep_hooks(connection, list(names))
-
-    def _writable(self) -> Database:
-        if self._database is None or self._read_only:
-            raise StateError("read-only", "the state was opened for reading only")
-        return self._database
-
-    # ------------------------------------------------------------------------------------ the lock
+    # ------------------------------------------------------------------------------ the lock
 
     @contextmanager
     def lock(
@@ -323,13 +248,13 @@ class Store:
             on_wait=on_wait,
             retry=self._retry,
         )
-        writer = self._holding = Writer(database, lease, self._clock, self._retry, lease_seconds)
+        writer = self.writer = Writer(database, lease, self._clock, self._retry, lease_seconds)
         try:
             every = lease_seconds / 3 if on_asked is None else min(1.0, lease_seconds / 3)
             with Renewal(lambda: _renew(database, writer, lease_seconds, on_asked), every):
                 yield writer
         finally:
-            self._holding = None
+            self.writer = None
             with suppress(StateError):
                 writer.close()
             # What was done is committed; a lock that cannot be given back lapses by itself.
@@ -338,30 +263,14 @@ class Store:
             with suppress(StateError):
                 _prune(database)
 
-    def fence(self) -> int | None:
-        """See `Writer.fence`; None while this process does not hold the lock, and so only reads."""
-        holding = self._holding  # another thread may end it meanwhile
-        return holding.fence() if holding else None
-
-    def changing(self) -> int | None:
-        """See `Writer.changing`; None as of `fence`."""
-        holding = self._holding
-        return holding.changing() if holding else None
-
-    def learn(self, newest: int) -> bool:
-        """See `Writer.learn`; who only reads is refused nothing."""
-        holding = self._holding
-        return holding.learn(newest) if holding else False
-
     def sign_as(self, actor: Actor) -> None:
         """From now on the journal names this user."""
         if self._database is not None:
             self._database.actor = actor
 
-    @retried
     def lock_info(self) -> LockInfo | None:
         """The holder of the lock; None if there is none, or it is gone."""
-        return None if self._database is None else current(self._database)
+        return self.query(current, None)
 
     def unlock(self, owner: str | None = None) -> LockInfo | None:
         """Take the lock away, only from `owner` if given, and return its holder. That writes nothing more."""

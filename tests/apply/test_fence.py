@@ -21,7 +21,7 @@ from declarative.apply.backend_client import BackendClient
 from declarative.model.state import Address, Record
 from declarative.provider import TransientError, TransientKind
 from declarative.retry import Policy, call
-from declarative.store import StateError, Store, lock, open_store
+from declarative.store import StateError, Writer, lock, open_store
 from tests.providers.ec2.proxy import Line
 from tests.providers.ec2.run import SECRETS, RunningEc2
 from tests.providers.ec2.test_apply import ZONE, backend, secrets, there  # noqa: F401
@@ -122,10 +122,10 @@ def test_cut_off_from_postgresql_a_delete_is_not_tried_again(postgres, postgres_
     monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + slept)
     record = Record(address=Address("volume", "data"), backend="sky", inputs={})
 
-    def tries(store: Store, then: Callable[[], None]) -> tuple[int, str]:
+    def tries(writer: Writer, then: Callable[[], None]) -> tuple[int, str]:
         """How often a delete is asked for, when that happens after the first try; and how it ends."""
         sky = Throttled()
-        provider = BackendClient(sky, {}, store.fence)  # type: ignore[arg-type]
+        provider = BackendClient(sky, {}, writer.fence)  # type: ignore[arg-type]
         with pytest.raises(StateError) as caught:
             call(
                 lambda: provider.delete(record),
@@ -145,12 +145,12 @@ def test_cut_off_from_postgresql_a_delete_is_not_tried_again(postgres, postgres_
         with open_store(url) as other, other.lock("apply"):
             pass
 
-    with open_store(url) as store, store.lock("apply"):
+    with open_store(url) as store, store.lock("apply") as writer:
         try:
-            assert tries(store, cut) == (1, "unreachable")
+            assert tries(writer, cut) == (1, "unreachable")
         finally:
             postgres.start()
-        assert tries(store, taken) == (1, "stale-lease")
+        assert tries(writer, taken) == (1, "stale-lease")
 
 
 # ------------------------------------------------------------------------------------------- on EC2

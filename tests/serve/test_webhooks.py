@@ -190,7 +190,7 @@ def test_a_new_hook_is_told_of_what_comes_and_of_each_event_once(store, receiver
         assert deliver(store, ops, clock) is None
     assert [event["type"] for event in there.taken()] == ["rank.failed", "node.unreachable"]
     assert pending(store, [ops]) == []
-    (kept,) = store.hooks()
+    (kept,) = store.hooks.all()
     assert (kept.cursor, kept.failures, kept.error) == (5, 0, None)
 
 
@@ -214,7 +214,7 @@ def test_a_receiver_that_fails_is_asked_again_and_misses_nothing(store, receiver
     assert why in told
     assert ops.url not in told
     assert there.url.rsplit("/", 1)[1] not in told
-    (kept,) = store.hooks()
+    (kept,) = store.hooks.all()
     assert (kept.failures, kept.error) == (1, told)
     assert deliver(store, ops, clock) is None, "it rests"
     assert len(there.got) == 2
@@ -246,10 +246,10 @@ def test_one_process_tells_a_hook_and_a_dead_ones_claim_lapses(store, receiver):
     ops = target(there)
     start(store, ops)
     tell(store, "node.ready")
-    assert store.claim_hook("ops", 60.0) is not None
+    assert store.hooks.claim("ops", 60.0) is not None
     assert deliver(store, ops, clock, at_once=True) is None, "it is another one's"
     assert there.got == []
-    store.advance_hook("ops", 0, more=-1.0)
+    store.hooks.advance("ops", 0, more=-1.0)
     assert deliver(store, ops, clock) is None
     assert len(there.taken()) == 1
 
@@ -272,7 +272,7 @@ def test_a_hook_that_hangs_holds_up_no_other(store, receiver, monkeypatch):
             if done():
                 return
             threading.Event().wait(0.05)
-        pytest.fail(f"it did not happen: {said}, {store.hooks()}")
+        pytest.fail(f"it did not happen: {said}, {store.hooks.all()}")
 
     until(lambda: good.taken() and bad.got)
     assert bad.taken() == []
@@ -292,8 +292,8 @@ def test_a_hook_that_hangs_holds_up_no_other(store, receiver, monkeypatch):
 
 def test_hooks_that_are_not_declared_any_more_are_forgotten(store, receiver):
     start(store, target(receiver(), "one"), target(receiver(), "two"))
-    store.keep_hooks(["two"])
-    assert [kept.name for kept in store.hooks()] == ["two"]
+    store.hooks.keep(["two"])
+    assert [kept.name for kept in store.hooks.all()] == ["two"]
 
 
 # ------------------------------------------------------------------------------------ what a loop tells

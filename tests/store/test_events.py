@@ -152,12 +152,12 @@ def test_old_events_are_dropped_unless_somebody_waits_for_them(store, monkeypatc
         return store.event_bounds()
 
     assert more(5) == (3, 5)
-    assert store.claim_hook("ops", 10.0) is not None
+    assert store.hooks.claim("ops", 10.0) is not None
     assert more(5) == (6, 10), "the hook has the fifth, and waits for the sixth"
-    store.advance_hook("ops", 10)
+    store.hooks.advance("ops", 10)
     assert more(1) == (9, 11)
     assert more(100)[0] == 82, "nobody is waited for without an end"
-    store.keep_hooks([])
+    store.hooks.keep([])
     assert more(0) == (109, 111)
 
 

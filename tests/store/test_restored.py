@@ -93,7 +93,7 @@ def test_only_who_has_changed_nothing_yet_counts_above_a_later_writer(tmp_path):
             assert not writer.learn(newest + 5)
         with store.lock("apply") as writer:
             assert writer.fence() > newest
-            store.changing()
+            writer.changing()
             assert not writer.learn(newest + 5)
         with store.lock("apply") as writer:
             store.unlock()
