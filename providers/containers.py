@@ -167,9 +167,9 @@ def _login(container: Container) -> list[str]:
     if container.login is None:
         return []
     registry = qualified(container.image).partition("/")[0]
-    known = base64.b64encode(":".join(container.login).encode()).decode()
+    credentials = base64.b64encode(":".join(container.login).encode()).decode()
     names = (registry, "https://index.docker.io/v1/") if registry == "docker.io" else (registry,)
-    text = json.dumps({"auths": {name: {"auth": known} for name in names}})
+    text = json.dumps({"auths": {name: {"auth": credentials} for name in names}})
     return [f"login=1\nlogin() {{ printf %s {shlex.quote(text)}; }}"]
 
 
@@ -230,11 +230,13 @@ def mounted(paths: Sequence[str]) -> str:
 
 
 def _bind(bind: Mount) -> str:
-    there, target = f"[ -e {shlex.quote(bind.source)} ]", shlex.quote(mounted([bind.target]))
-    given = f'set -- "$@" {shlex.join(mount_flags(bind))} && mounted=${{mounted:+$mounted,}}{target}'
+    exists, target = f"[ -e {shlex.quote(bind.source)} ]", shlex.quote(mounted([bind.target]))
+    bind_words = f'set -- "$@" {shlex.join(mount_flags(bind))} && mounted=${{mounted:+$mounted,}}{target}'
     if bind.optional:
-        return f"if {there}; then {given}; fi"
-    return f"{there} || lacking {shlex.quote(bind.source)} {shlex.quote(mounted([bind.source]))}\n{given}"
+        return f"if {exists}; then {bind_words}; fi"
+    return (
+        f"{exists} || lacking {shlex.quote(bind.source)} {shlex.quote(mounted([bind.source]))}\n{bind_words}"
+    )
 
 
 def _optional(test: str, more: Sequence[str]) -> list[str]:

@@ -85,8 +85,8 @@ def from_runner(error: RunnerError) -> ProviderError:
         text = f"the node has running ranks: {error.text}" if error.code == "running" else error.text
         return PermanentError(kind, text, hint=hint)
     summary = f"the runner refused: {error.text or error.code}"
-    if error.code == "stale" and (found := re.search(r"\((\d{1,15}),", error.text)):
-        return StaleError(int(found[1]), summary)
+    if error.code == "stale" and (newest := re.search(r"\((\d{1,15}),", error.text)):
+        return StaleError(int(newest[1]), summary)
     if error.code in _OPEN:
         return TransientError(_OPEN[error.code], summary)
     lasting, hint = _REFUSED.get(error.code, (PermanentKind.INVALID, None))

@@ -62,7 +62,7 @@ def prepared(
     must: bool = False,
     meets: bool = False,
     devices: Sequence[str] = (),
-    given: bool = False,
+    sees_own_gpus: bool = False,
 ) -> runner.Launch:
     """What the runner of a node launches.
 
@@ -74,7 +74,7 @@ def prepared(
         must: The rank does not start if the host cannot show it a volume at the declared path.
         meets: If it knows its siblings, its programs can reach theirs (`meet` in `peers.sh`).
         devices: The UUIDs of the node's GPUs, as `launch.gpus` counts them; none if they are unknown.
-        given: The process that runs it on the node says which GPUs it sees.
+        sees_own_gpus: The process that runs it on the node says which GPUs it sees.
     """
     if not _ATTEMPT.fullmatch(launch.attempt):
         summary = f"`{launch.attempt}` cannot be an attempt's name"
@@ -82,7 +82,7 @@ def prepared(
     cpus = wrapped(launch.cpus, usable) if usable else ()
     meets = meets and launch.hostfile is not None and launch.gate_seconds is not None
     try:
-        gpus = None if given else tuple(_device(devices, gpu) for gpu in launch.gpus)
+        gpus = None if sees_own_gpus else tuple(_device(devices, gpu) for gpu in launch.gpus)
         script = _script(node, launch, cpus, volumes, meets=meets, gpus=gpus)
     except ValueError as error:
         raise PermanentError(PermanentKind.INVALID, str(error), about=launch.attempt) from error
@@ -227,21 +227,21 @@ def wrapped(declared: Sequence[int], usable: Sequence[int]) -> tuple[int, ...]:
 
 def _working_folder(own: str, shared: str, launch: Launch, volumes: Mapping[str, str]) -> str:
     """The command that changes to the folder in which the rank begins, once its own folder is there."""
-    given = PurePosixPath(launch.working_dir or ".")
+    declared = PurePosixPath(launch.working_dir or ".")
     for target, source in volumes.items():
         # At the declared path only if it really is the volume: if the host mounts nothing, another folder
         # of that name may be there.
-        if launch.working_dir and launch.image is None and given.is_relative_to(target):
-            inside = shlex.quote(f"./{given.relative_to(target)}")
-            there, real = shlex.quote(target), shlex.quote(source)
-            return f"if [ {there} -ef {real} ]; then cd {there}; else cd {real}; fi && cd {inside}"
-    if ".." in given.parts:
-        summary = f"`{given}` leads out of the rank's folder"
+        if launch.working_dir and launch.image is None and declared.is_relative_to(target):
+            inside = shlex.quote(f"./{declared.relative_to(target)}")
+            at_target, real = shlex.quote(target), shlex.quote(source)
+            return f"if [ {at_target} -ef {real} ]; then cd {at_target}; else cd {real}; fi && cd {inside}"
+    if ".." in declared.parts:
+        summary = f"`{declared}` leads out of the rank's folder"
         hint = "write an absolute path, or one below the rank's own folder"
         raise PermanentError(PermanentKind.INVALID, summary, about="working_dir", hint=hint)
-    if given.is_absolute():
-        return f"cd {shlex.quote(str(given))}"
-    folder, same = shlex.quote(f"{own}/{given}"), shlex.quote(f"{shared}/{given}")
+    if declared.is_absolute():
+        return f"cd {shlex.quote(str(declared))}"
+    folder, same = shlex.quote(f"{own}/{declared}"), shlex.quote(f"{shared}/{declared}")
     if shared == own:
         return f"mkdir -p {folder} && cd {folder}"
     return f"mkdir -p {folder} && if [ {same} -ef {folder} ]; then cd {same}; else cd {folder}; fi"
@@ -274,13 +274,13 @@ def beside(node: str, attempt: str, command: Sequence[str]) -> tuple[str, ...]:
 def _meet(node: str, launch: Launch) -> str:
     """The script that lets siblings in: the functions that `meet` needs, and `meet`."""
     first = "1" if launch.env.get("FLEETFORM_NODE_RANK") == "0" else ""
-    given = shlex.join((f"{node}/work/{launch.attempt}", _shared_folder(node, launch), first))
+    arguments = shlex.join((f"{node}/work/{launch.attempt}", _shared_folder(node, launch), first))
     # What `beside` runs, with the command of an ssh session.
     _, _, enter, _, *words = beside(node, launch.attempt, ("sh", "-c"))
     joins = f'set -- {shlex.join(words)} "$SSH_ORIGINAL_COMMAND"\n{enter}'
     return (
         f"joins() {{ printf %s {shlex.quote(joins)}; }}\n"
-        f"launches() {{ printf %s {shlex.quote(text('rsh.sh'))}; }}\n{text('peers.sh')}meet {given}\n"
+        f"launches() {{ printf %s {shlex.quote(text('rsh.sh'))}; }}\n{text('peers.sh')}meet {arguments}\n"
     )
 
 

@@ -37,38 +37,35 @@ class Ranks:
         self.runner = runner
 
     def start(self, launch: runner.Launch) -> RankStatus:
-        """See `Provider.start`."""
-        found = status(self.runner.start(launch))
-        if found is None:
+        begun = status(self.runner.start(launch))
+        if begun is None:
             summary = f"{launch.attempt_id} did not come up"
             raise TransientError(TransientKind.AMBIGUOUS, summary, about=launch.attempt_id)
-        return found
+        return begun
 
     def release(self, attempts: Sequence[str], peers: Sequence[str]) -> dict[str, RankStatus | None]:
-        """See `provider.Gates`. One round trip, however many there are."""
-        found = self.runner.release(attempts, peers)
-        return {attempt: status(found[attempt]) for attempt in attempts}
+        """One round trip, however many there are."""
+        states = self.runner.release(attempts, peers)
+        return {attempt: status(states[attempt]) for attempt in attempts}
 
     def running(self) -> list[str]:
         """The attempts that run, whoever started them."""
-        found = self.runner.poll().items()
-        return sorted(name for name, a in found if a.state in LIVE)
+        states = self.runner.poll().items()
+        return sorted(name for name, a in states if a.state in LIVE)
 
     def poll(self, attempts: Sequence[str]) -> dict[str, RankStatus | None]:
-        """See `Provider.poll`. One round trip, however many there are."""
-        found = self.runner.poll(attempts) if attempts else {}
-        return {attempt: status(found[attempt]) for attempt in attempts}
+        """One round trip, however many there are."""
+        states = self.runner.poll(attempts) if attempts else {}
+        return {attempt: status(states[attempt]) for attempt in attempts}
 
     def attempts(self) -> dict[str, RankStatus]:
-        """See `provider.Tells`."""
         return launched(self.runner.poll())
 
     def stop(self, attempt: str, grace_seconds: int) -> RankStatus | None:
-        """See `Provider.stop`."""
-        found = self.runner.stop(attempt, grace_seconds)
-        if found.state in LIVE:
+        stopped = self.runner.stop(attempt, grace_seconds)
+        if stopped.state in LIVE:
             raise TransientError(TransientKind.BUSY, f"{attempt} could not be killed yet", about=attempt)
-        return status(found)
+        return status(stopped)
 
     def ended_before(self, oldest: Mapping[str, int]) -> list[str]:
         """The ended attempts of these ranks before the given numbers."""
@@ -87,7 +84,7 @@ class Ranks:
                 self.runner.forget(name)
 
     def read_log(self, attempt: str, offset: int, limit: int) -> bytes:
-        """See `Provider.read_log`. An attempt that never started has an empty log."""
+        """An attempt that never started has an empty log."""
         try:
             return self.runner.tail(attempt, offset, limit)
         except RunnerError as error:
@@ -107,52 +104,48 @@ class RanksOfNodes(ABC):
     def release(
         self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
     ) -> Mapping[str, RankStatus | None]:
-        """See `provider.Gates`. One round trip, however many there are."""
+        """One round trip, however many there are."""
         return self._ranks(node).release(attempts, peers)
 
     @guarded
     def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
-        """See `provider.Gates`. One round trip, however many there are."""
+        """One round trip, however many there are."""
         return self._ranks(node).runner.peers(attempts)
 
     @guarded
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
-        """See the port. One round trip, however many there are."""
+        """One round trip, however many there are."""
         return self._ranks(node).poll(attempts)
 
     @guarded
     def attempts(self, node: Record) -> Mapping[str, RankStatus]:
-        """See `provider.Tells`."""
         return self._ranks(node).attempts()
 
     @guarded
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
-        """See the port."""
         return self._ranks(node).stop(attempt, grace_seconds)
 
     @guarded
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
-        """See the port."""
         self._ranks(node).runner.set_limit(attempt, seconds)
 
     @guarded
     def adjust(self, node: Record, attempt: str, terms: Terms) -> None:
-        """See `provider.Adjusts`."""
         self._ranks(node).runner.adjust(attempt, terms.stop_seconds, terms.alone_seconds, terms.near)
 
     @guarded
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
-        """See the port. An attempt that never started has an empty log."""
+        """An attempt that never started has an empty log."""
         return self._ranks(node).read_log(attempt, offset, limit)
 
 
 # ----------------------------------------------------------------------------------------- the answers
 
 
-def launched(found: Mapping[str, Attempt]) -> dict[str, RankStatus]:
+def launched(attempts: Mapping[str, Attempt]) -> dict[str, RankStatus]:
     """The status of the attempts that were launched."""
-    every = ((name, status(attempt)) for name, attempt in found.items())
-    return {name: known for name, known in every if known}
+    every = ((name, status(attempt)) for name, attempt in attempts.items())
+    return {name: status_known for name, status_known in every if status_known}
 
 
 def status(attempt: Attempt) -> RankStatus | None:

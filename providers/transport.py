@@ -47,7 +47,7 @@ class LocalTransport:
     """Runs commands on this machine."""
 
     def run(self, argv: Sequence[str], stdin: bytes = b"", timeout: float | None = None) -> Finished:
-        """See `Transport.run`. A command that still runs after `timeout` is killed with all its children."""
+        """A command that still runs after `timeout` is killed with all its children."""
         try:
             process = subprocess.Popen(
                 list(argv),

@@ -81,10 +81,10 @@ def load(address: Address, path: str) -> Meta | None:
         body = json.loads(text)
         bound = {str(k): str(v) for k, v in body.get("bound", {}).items()}
         meta = Meta(**owned(body), created=float(body["created"]), bound=bound)
-        known = body["format"] == FORMAT
+        is_readable = body["format"] == FORMAT
     except NOT_OWNED as error:
         raise DamagedError(address, path, "cannot be read: it is damaged") from error
-    if not known:
+    if not is_readable:
         raise DamagedError(address, path, "was written by another version of the tool")
     if path.endswith(f"/{META}") and meta.address != address:
         raise DamagedError(address, path, f"says that it is {meta.address}: a copy by hand?")
@@ -196,7 +196,7 @@ class Epoch:
         """How many share the lock."""
 
     @contextlib.contextmanager
-    def held(self, *, make: bool = True) -> Iterator[None]:
+    def as_writer(self, *, make: bool = True) -> Iterator[None]:
         """Change something as the present writer: no later writer comes in between. Without `make`, no file
         is made where there is no folder yet, and none is left where no thing is left.
         """

@@ -105,22 +105,22 @@ class Folders:
         meta = self.read(address)
         return meta if meta and meta.owner == self.owner else None
 
-    def own(self, address: Address, made: str | None = None) -> Meta:
-        """The thing of this owner, with `made` the one of that id; else `PermanentError`: it is not found."""
+    def own(self, address: Address, id_made: str | None = None) -> Meta:
+        """The thing of this owner, with `id_made` the one of that id; else `PermanentError`: not found."""
         meta = self.read(address)
-        if meta is None or meta.owner != self.owner or made not in {None, meta.id}:
+        if meta is None or meta.owner != self.owner or id_made not in {None, meta.id}:
             why = "is not there" if meta is None else "is not the one that was recorded"
             raise PermanentError(PermanentKind.NOT_FOUND, f"{address} {why}", about=str(address))
         return meta
 
     def of(self, record: Record) -> Meta:
         """The thing of a record; `PermanentError` if there is none, or a later one."""
-        made = record.outputs.get("id")
-        return self.own(record.address, str(made) if made else None)
+        id_made = record.outputs.get("id")
+        return self.own(record.address, str(id_made) if id_made else None)
 
     def listed(self) -> list[Meta]:
         """All nodes and volumes of this owner, or a fault that names everything that cannot be read."""
-        found: list[Meta] = []
+        things: list[Meta] = []
         damaged: list[DamagedError] = []
         for address, plain in self._entries():
             try:
@@ -129,9 +129,9 @@ class Folders:
             except DamagedError as error:
                 damaged.append(error)
             else:
-                found += [meta] if meta and meta.owner == self.owner else []
+                things += [meta] if meta and meta.owner == self.owner else []
         raise_all(damaged)
-        return found
+        return things
 
     def _entries(self) -> Iterator[tuple[Address, bool]]:
         """The names that may be things, and whether each is a folder and not a link."""
@@ -139,10 +139,10 @@ class Folders:
             plain = not Path(parent).is_symlink()
             try:
                 with os.scandir(parent) as entries:
-                    known = [entry for entry in entries if _NAME.fullmatch(entry.name)]
+                    candidates = [entry for entry in entries if _NAME.fullmatch(entry.name)]
             except FileNotFoundError:
                 continue  # nothing was made yet
-            for entry in sorted(known, key=lambda entry: entry.name):
+            for entry in sorted(candidates, key=lambda entry: entry.name):
                 yield Address(kind, entry.name), plain and entry.is_dir(follow_symlinks=False)
 
     def mark(self) -> tuple[object, Mapping[int, str]] | None:
@@ -150,7 +150,7 @@ class Folders:
         and a path on each disk; None right after a change.
         """
         names: list[str] = []
-        found = array("q")
+        states = array("q")
         latest = 0
         disks: dict[int, str] = {}
         for kind, parent in self.parents.items():
@@ -163,14 +163,14 @@ class Folders:
             paths = [parent, *(f"{parent}/{name}{more}" for name in here for more in _parts(kind))]
             for path in paths:
                 try:
-                    seen = os.lstat(path)  # text, for thousands of them
+                    status = os.lstat(path)  # text, for thousands of them
                 except FileNotFoundError:
-                    found.append(-1)
+                    states.append(-1)
                     continue
-                disks.setdefault(seen.st_dev, path)
-                latest = max(latest, seen.st_ctime_ns)
-                found.extend((seen.st_ino, seen.st_ctime_ns, seen.st_size, seen.st_mode))
-        return None if time.time_ns() - latest < SETTLED * NANO else ((names, found), disks)
+                disks.setdefault(status.st_dev, path)
+                latest = max(latest, status.st_ctime_ns)
+                states.extend((status.st_ino, status.st_ctime_ns, status.st_size, status.st_mode))
+        return None if time.time_ns() - latest < SETTLED * NANO else ((names, states), disks)
 
     # --------------------------------------------------------------------------------------- making
 
@@ -291,7 +291,7 @@ class Attachments:
         """Refuse a volume of this owner that a rank holds, on another node than the given one."""
         have = self._holding(volume)
         if have and have.attachment.node != node:
-            raise _held(volume, have, "detach it first" if node is None else None)
+            raise _holder_fault(volume, have, "detach it first" if node is None else None)
 
     def listed(self, things: Iterable[Meta]) -> list[Meta]:
         """All that hold, given all nodes and volumes."""
@@ -312,13 +312,16 @@ class Attachments:
             raise DamagedError(address, path, "cannot be read: it is damaged")
         return meta
 
-    def make(self, wanted: Meta) -> Meta:
+    def make(self, meta: Meta) -> Meta:
         """Attach, or find what an earlier call with this token attached."""
-        volume, node = Address("volume", wanted.attachment.volume), Address("node", wanted.attachment.node)
-        if volume.name != _volume_of(wanted.address):
-            summary = f"{wanted.address} cannot be about {volume}"
+        volume, node = (
+            Address("volume", meta.attachment.volume),
+            Address("node", meta.attachment.node),
+        )
+        if volume.name != _volume_of(meta.address):
+            summary = f"{meta.address} cannot be about {volume}"
             raise PermanentError(PermanentKind.INVALID, summary, about="volume")
-        wanted = replace(wanted, bound={"node": self._folders.own(node).id})
+        meta = replace(meta, bound={"node": self._folders.own(node).id})
         self._folders.own(volume)
         with self._folders.locked(volume):
             self._folders.own(volume)  # the lock may be one on a folder that was deleted meanwhile
@@ -327,23 +330,23 @@ class Attachments:
                 at = self._folders.at(volume)
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f"{at}/{FILLED}")  # noqa: PTH108  # it may do with its data as it likes
-                put(f"{at}/{ATTACHMENT}", wanted, new=False)
-                return wanted
-        if have.address != wanted.address:
+                put(f"{at}/{ATTACHMENT}", meta, new=False)
+                return meta
+        if have.address != meta.address:
             hint = "a volume has one holder at a time: wait for it to end, or stop it"
-            raise _held(volume.name, have, hint)
-        self._folders.check(have, wanted.token)
+            raise _holder_fault(volume.name, have, hint)
+        self._folders.check(have, meta.token)
         return have
 
-    def remove(self, address: Address, made: object = None) -> None:
-        """Detach; nothing happens if the attachment is absent, or is another one than `made`."""
+    def remove(self, address: Address, id_made: object = None) -> None:
+        """Detach; nothing happens if the attachment is absent, or has another id."""
         volume = Address("volume", _volume_of(address))
         if self._folders.ours(volume) is None:
             return
         with self._folders.locked(volume):
             folder = self._folders.at(volume)
             meta = self._stored(volume.name)
-            if meta and meta.address == address and made in {None, meta.id}:
+            if meta and meta.address == address and id_made in {None, meta.id}:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f"{folder}/{ATTACHMENT}")  # noqa: PTH108  # text, for thousands of them
                 if _holds_any(f"{folder}/{DATA}"):
@@ -351,7 +354,6 @@ class Attachments:
                 sync(folder)
 
     def vanished(self, volume: Meta) -> str | None:
-        """See `Thing.lost`."""
         folder = self._folders.at(volume.address)
         data = f"{folder}/{DATA}"
         if not os.path.isdir(data):  # noqa: PTH112  # text, for thousands of them
@@ -378,7 +380,7 @@ def _volume_of(address: Address) -> str:
     return volume
 
 
-def _held(volume: str, by: Meta, hint: str | None) -> PermanentError:
+def _holder_fault(volume: str, by: Meta, hint: str | None) -> PermanentError:
     summary = f"volume/{volume} is held by {by.address}, on node/{by.attachment.node}"
     return PermanentError(PermanentKind.CONFLICT, summary, about=f"volume/{volume}", hint=hint)
 
@@ -419,7 +421,7 @@ def _names(folder: Path) -> list[str]:
 def _unfinished(folder: Path) -> bool:
     """Whether the folder only has what a create makes before its last step."""
     try:
-        found = [name for name in _names(folder) if not name.startswith(".fleetform.")]
-        return not found or (found == [DATA] and not _names(folder / DATA))
+        names = [name for name in _names(folder) if not name.startswith(".fleetform.")]
+        return not names or (names == [DATA] and not _names(folder / DATA))
     except NotADirectoryError:
         return False

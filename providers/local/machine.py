@@ -31,21 +31,20 @@ class BareTransport:
     """Runs commands on this machine with nothing of the caller's environment but `inherited`."""
 
     def run(self, argv: Sequence[str], stdin: bytes = b"", timeout: float | None = None) -> Finished:
-        """See `Transport.run`."""
         pairs = [f"{name}={value}" for name, value in inherited(os.environ).items()]
         return LocalTransport().run(["env", "-i", *pairs, *argv], stdin, timeout)
 
 
 def inherited(caller: Mapping[str, str]) -> dict[str, str]:
     """The variables of the caller that a rank gets."""
-    kept = {k: v for k, v in caller.items() if k in INHERITED or k.startswith("LC_")}
-    kept.setdefault("PATH", os.defpath)
-    if "HOME" not in kept:
+    variables = {k: v for k, v in caller.items() if k in INHERITED or k.startswith("LC_")}
+    variables.setdefault("PATH", os.defpath)
+    if "HOME" not in variables:
         try:
-            kept["HOME"] = pwd.getpwuid(os.getuid()).pw_dir
+            variables["HOME"] = pwd.getpwuid(os.getuid()).pw_dir
         except KeyError:
-            kept["HOME"] = "/"
-    return kept
+            variables["HOME"] = "/"
+    return variables
 
 
 _CAN_SECONDS = 60.0
@@ -58,11 +57,11 @@ def can() -> frozenset[str]:
 
     It does not try runtimes: asking for a version takes longer than the rest of a plan.
     """
-    there = {name for name in RUNTIMES if shutil.which(name)}
+    abilities = {name for name in RUNTIMES if shutil.which(name)}
     if "DOCKER_HOST" not in os.environ and not os.access(_DOCKER, os.W_OK):
-        there.discard("docker")  # only a client
-    done = BareTransport().run(["sh", "-c", f"{part('confine.sh')}\nable"], timeout=_CAN_SECONDS)
-    return frozenset(there | {HARD} if done.exit_code == 0 else there)
+        abilities.discard("docker")  # only a client
+    trial = BareTransport().run(["sh", "-c", f"{part('confine.sh')}\nable"], timeout=_CAN_SECONDS)
+    return frozenset(abilities | {HARD} if trial.exit_code == 0 else abilities)
 
 
 _GPU_SECONDS = 10.0
@@ -81,12 +80,12 @@ def gpus() -> tuple[str, ...] | None:
     from providers.ssh.gpus import BrokenGpuError, nvidia, rocm
 
     try:
-        done = BareTransport().run([tool, *_GPU_TOOLS[tool]], timeout=_GPU_SECONDS)
-        rows = done.stdout.decode(errors="replace").splitlines()
-        found = (nvidia if tool == "nvidia-smi" else rocm)(rows, done.exit_code)
+        answer = BareTransport().run([tool, *_GPU_TOOLS[tool]], timeout=_GPU_SECONDS)
+        rows = answer.stdout.decode(errors="replace").splitlines()
+        reported = (nvidia if tool == "nvidia-smi" else rocm)(rows, answer.exit_code)
     except (BrokenGpuError, ConnectionLost):
         return None
-    return tuple(gpu.name for gpu in found)
+    return tuple(gpu.name for gpu in reported)
 
 
 def usable_cpus() -> tuple[int, ...]:
@@ -98,11 +97,11 @@ def kill_marked(ranks: str) -> None:
     """KILL all processes of attempts whose folder was below `ranks`, and those that they start meanwhile."""
     mark = f"FLEETFORM_RUN={ranks}".encode()
     for _ in range(MOST_ROUNDS):
-        found = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdecimal() and _has(p, mark)]
-        for pid in found:
+        pids = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdecimal() and _has(p, mark)]
+        for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        if not found:
+        if not pids:
             return
 
 

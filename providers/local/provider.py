@@ -79,12 +79,10 @@ class Local(RanksOfNodes):
 
     @guarded
     def gpus(self) -> tuple[str, ...] | None:
-        """See `provider.Rehearses`."""
         return machine.gpus()
 
     @guarded
     def can(self) -> frozenset[str]:
-        """See `provider.Foretells`."""
         return machine.can()
 
     @guarded
@@ -93,13 +91,12 @@ class Local(RanksOfNodes):
 
         Its thing is neither listed with invented inputs nor taken for gone.
         """
-        with self._epoch.held(make=False):  # no other writer changes anything meanwhile
+        with self._epoch.as_writer(make=False):  # no other writer changes anything meanwhile
             things = self._folders.listed()
         return tuple(self._thing(meta) for meta in (*things, *self._attachments.listed(things)))
 
     @guarded
     def find(self, address: Address, token: str) -> Thing | None:
-        """See the port."""
         attached = address.kind == "attachment"
         where: Attachments | Folders = self._attachments if attached else self._folders
         meta = where.read(address)
@@ -111,12 +108,12 @@ class Local(RanksOfNodes):
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
-        """See the port. A `size` is only recorded: a folder has no limit of its own."""
+        """A `size` is only recorded: a folder has no limit of its own."""
         meta = Meta(
             owner=self._config.lineage, address=address, token=token, inputs=inputs, created=time.time()
         )
         make = self._attachments.make if address.kind == "attachment" else self._folders.make
-        with self._epoch.held():
+        with self._epoch.as_writer():
             return self._outputs(make(meta))
 
     @guarded
@@ -127,9 +124,9 @@ class Local(RanksOfNodes):
             raise PermanentError(PermanentKind.INVALID, f"{address} cannot be changed", about=str(address))
         # Before the lock, which needs a folder, and after it: the folder may be another one then.
         self._folders.of(have)
-        with self._epoch.held(), self._folders.locked(address):
+        with self._epoch.as_writer(), self._folders.locked(address):
             meta = self._folders.of(have)
-            before, after = (inputs_of(address.kind, found) for found in (meta.inputs, inputs))
+            before, after = (inputs_of(address.kind, data) for data in (meta.inputs, inputs))
             check_update(address, FIXED[address.kind], before, after)
             meta = replace(meta, inputs=inputs)
             self._folders.rewrite(meta)
@@ -141,16 +138,16 @@ class Local(RanksOfNodes):
 
         `PermanentError` for a node with running ranks, and for a volume that is attached.
         """
-        with self._epoch.held(make=False):
+        with self._epoch.as_writer(make=False):
             self._delete(have)
 
     def _delete(self, have: Record) -> None:
-        address, made = have.address, have.outputs.get("id")
+        address, id_made = have.address, have.outputs.get("id")
         if address.kind == "attachment":
-            self._attachments.remove(address, made)
+            self._attachments.remove(address, id_made)
             return
         meta = self._folders.read(address)
-        if meta is None or meta.owner != self._config.lineage or made not in {None, meta.id}:
+        if meta is None or meta.owner != self._config.lineage or id_made not in {None, meta.id}:
             self._folders.sweep(address)
             return
         if address.kind == "node":
@@ -163,7 +160,7 @@ class Local(RanksOfNodes):
 
     @guarded
     def bury(self, node: Record) -> None:
-        """See `provider.Buries`: without its folder, the runner cannot stop its ranks."""
+        """Without its folder, the runner cannot stop its ranks."""
         folder = self._folders.folder(node.address)
         if not (folder / "ranks").exists():
             machine.kill_marked(f"{folder}/ranks/")
@@ -182,7 +179,6 @@ class Local(RanksOfNodes):
 
     @guarded
     def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
-        """See `provider.Tidies`."""
         folder, ranks = self._folders.folder(node.address), self._ranks(node)
         for name in ranks.ended_before(oldest):
             ranks.runner.forget(name)
@@ -213,7 +209,7 @@ class Local(RanksOfNodes):
 
     @guarded
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
-        """See the port. A missing folder is `unreachable`, as a host that does not answer."""
+        """A missing folder is `unreachable`, as a host that does not answer."""
         lacking = _lacking()
         return {record.address.name: self._ready(record, lacking) for record in nodes}
 
@@ -234,7 +230,7 @@ class Local(RanksOfNodes):
 
     @guarded
     def start(self, node: Record, launch: Launch) -> RankStatus:
-        """See the port. CPUs beyond the machine's wrap around.
+        """CPUs beyond the machine's wrap around.
 
         The rank gets the variables that it declares, and of the caller's only `machine.INHERITED`.
         """
@@ -248,16 +244,15 @@ class Local(RanksOfNodes):
 
     @guarded
     def unused(self, nodes: Sequence[Record]) -> tuple[str, ...]:
-        """See `provider.TellsUnused`."""
         return tuple(node.address.name for node in nodes if self._is_unused(node))
 
     @guarded
     def mark(self) -> object | None:
-        """See `provider.TellsChange`: by the times, sizes and modes of the files, which are not read."""
-        found = self._folders.mark()
-        if found is None:
+        """By the times, sizes and modes of the files, which are not read."""
+        state = self._folders.mark()
+        if state is None:
             return None
-        things, disks = found
+        things, disks = state
         fit = {disk: (_full(path), os.statvfs(path).f_flag) for disk, path in disks.items()}
         return things, fit, _lacking(), self.offers(), os.geteuid()
 
@@ -279,20 +274,19 @@ class Local(RanksOfNodes):
         return data
 
     def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
-        """See `provider.Gates`: none, since all nodes are this machine."""
+        """None, since all nodes are this machine."""
         return {}
 
     @guarded
     def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
-        """See `provider.LogEnds`."""
         self._folders.of(node)
         folder = self._folders.folder(node.address) / "ranks"
-        found: dict[str, LogEnd] = {}
+        ends: dict[str, LogEnd] = {}
         for attempt in attempts:
             with contextlib.suppress(FileNotFoundError):
-                seen = (folder / attempt / "log").stat()
-                found[attempt] = LogEnd(size=seen.st_size, quiet=time.time() - seen.st_mtime)
-        return found
+                status = (folder / attempt / "log").stat()
+                ends[attempt] = LogEnd(size=status.st_size, quiet=time.time() - status.st_mtime)
+        return ends
 
     @guarded
     def terminal(
@@ -303,7 +297,7 @@ class Local(RanksOfNodes):
         *,
         tty: bool,  # it has the caller's
     ) -> AbstractContextManager[Terminal]:
-        """See `provider.Terminals`. A shell begins in the node's folder."""
+        """A shell begins in the node's folder."""
         self._folders.of(node)
         folder = str(self._folders.folder(node.address))
         if attempt is not None:
@@ -352,20 +346,20 @@ def _root(config: Config) -> Path:
             hint = suggest(key, ["root"]) or "`local` has one option: root"
             summary = f"`{key}` is not an option of the driver `local`"
             raise PermanentError(PermanentKind.INVALID, summary, about=f"options.{key}", hint=hint)
-    given = config.options.get("root")
+    declared = config.options.get("root")
     project = config.project_dir.absolute()
-    if given is None:
+    if declared is None:
         return project / ".fleetform" / "local"
-    if not isinstance(given, str) or not given or "\0" in given:
+    if not isinstance(declared, str) or not declared or "\0" in declared:
         raise PermanentError(PermanentKind.INVALID, "`root` is not a path", about="options.root")
-    root = Path(given).expanduser()
-    return root if root.is_absolute() else _inside(project, given)
+    root = Path(declared).expanduser()
+    return root if root.is_absolute() else _inside(project, declared)
 
 
-def _inside(project: Path, given: str) -> Path:
-    real, inside = (Path(os.path.realpath(path)) for path in (project, project / Path(given).expanduser()))
+def _inside(project: Path, declared: str) -> Path:
+    real, inside = (Path(os.path.realpath(path)) for path in (project, project / Path(declared).expanduser()))
     if not inside.is_relative_to(real) or inside == real:
-        summary = f"`{given}` is not a folder inside the project"
+        summary = f"`{declared}` is not a folder inside the project"
         hint = "write a folder below the project's, or an absolute path"
         raise PermanentError(PermanentKind.INVALID, summary, about="options.root", hint=hint)
     return inside

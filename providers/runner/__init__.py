@@ -175,10 +175,10 @@ class Runner:
         if attempt_ids is None:
             return attempts_in(self._call(["poll"]))
         ids = list(dict.fromkeys(attempt_ids))
-        found: dict[str, Attempt] = {}
+        attempts: dict[str, Attempt] = {}
         for first in range(0, len(ids), IDS_PER_CALL):
-            found |= attempts_in(self._call(["poll", *ids[first : first + IDS_PER_CALL]]))
-        return found
+            attempts |= attempts_in(self._call(["poll", *ids[first : first + IDS_PER_CALL]]))
+        return attempts
 
     def tail(self, attempt_id: str, offset: int, limit: int = 65536) -> bytes:
         """At most `limit` bytes of the log from byte `offset` on; none if it is not that long yet."""
@@ -215,8 +215,8 @@ class Runner:
     def _call(self, arguments: Sequence[str], stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> bytes:
         epoch = self._fence()
         env = self._env if epoch is None else (*self._env, f"FLEETFORM_EPOCH={epoch}")
-        done = self._transport.run([*env, *self._script, *arguments], stdin, seconds)
-        return checked(done, f"`runner.sh {arguments[0]}`")
+        answer = self._transport.run([*env, *self._script, *arguments], stdin, seconds)
+        return checked(answer, f"`runner.sh {arguments[0]}`")
 
 
 @cache
@@ -231,16 +231,16 @@ def joined() -> str:
     return "".join(map(part, _PARTS))
 
 
-def checked(done: Finished, asked: str) -> bytes:
-    """The output of a script that succeeded; raises what it refused. `asked` is its name in messages."""
-    if done.exit_code == 0:
-        return done.stdout
-    if refusal := _after(_ERROR, done.stdout).partition(b"\n")[0]:
+def checked(answer: Finished, name: str) -> bytes:
+    """The output of a script that succeeded; raises what it refused. `name` is the script's, for messages."""
+    if answer.exit_code == 0:
+        return answer.stdout
+    if refusal := _after(_ERROR, answer.stdout).partition(b"\n")[0]:
         code, _, text = refusal.decode(errors="replace").partition(" ")
         raise RunnerError(code, text)
-    written = done.stderr.decode(errors="replace").strip() or "it said nothing"
-    failed = f"{asked} gave exit code {done.exit_code}: {written}"
-    if done.exit_code < 0 or done.exit_code > _SIGNAL:
+    written = answer.stderr.decode(errors="replace").strip() or "it said nothing"
+    failed = f"{name} gave exit code {answer.exit_code}: {written}"
+    if answer.exit_code < 0 or answer.exit_code > _SIGNAL:
         raise ConnectionLost(failed)  # killed: it may have done anything before
     raise RunnerError("failed", failed)
 
@@ -315,8 +315,8 @@ def _after(marker: bytes, text: bytes) -> bytes:
 
 def counted(marker: bytes, answer: bytes, name: str) -> bytes:
     """The bytes that follow the marker and their number; `ConnectionLost` if some did not come."""
-    count, found, rest = _after(marker, answer).partition(b"\n")
-    if not found or not count.isdigit() or len(rest) < int(count):
+    count, newline, rest = _after(marker, answer).partition(b"\n")
+    if not newline or not count.isdigit() or len(rest) < int(count):
         raise ConnectionLost(f"{name} did not come whole")
     return rest[: int(count)]
 
@@ -348,16 +348,16 @@ def _attempt(fields: Sequence[bytes]) -> Attempt:
     return Attempt(
         attempt_id=attempt_id.decode(),
         state=AttemptState(state.decode()),
-        exit_code=_given(int, code),
-        reason=_given(bytes.decode, reason),
+        exit_code=_optional(int, code),
+        reason=_optional(bytes.decode, reason),
         log_bytes=int(log_bytes),
-        started_at=_given(float, started),
-        ended_at=_given(float, ended),
+        started_at=_optional(float, started),
+        ended_at=_optional(float, ended),
         mounted=paths if began else (),
         lacking=None if began else next(iter(paths), None),
-        confined=_given(bytes.decode, level),
-        means=_given(bytes.decode, means),
-        memory_bytes=_given(int, memory),
+        confined=_optional(bytes.decode, level),
+        means=_optional(bytes.decode, means),
+        memory_bytes=_optional(int, memory),
         used=tuple(map(_used, used)),
     )
 
@@ -368,7 +368,7 @@ def _used(sampled: bytes) -> tuple[int, str, int]:
     return int(number), uuid.decode(), int(percent)
 
 
-def _given(read: Callable[[bytes], T], field: bytes) -> T | None:
+def _optional(read: Callable[[bytes], T], field: bytes) -> T | None:
     return None if field == _NONE else read(field)
 
 

@@ -116,12 +116,12 @@ class Cluster:
 
 def fields_in(line: str) -> dict[str, str]:
     """The fields of a line. Values may contain spaces. The first of repeated keys counts."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     marks = list(_KEY.finditer(line))
     for mark, following in zip_longest(marks, marks[1:]):
         end = following.start() if following else len(line)
-        found.setdefault(mark[1], line[mark.end() : end].strip())
-    return found
+        fields.setdefault(mark[1], line[mark.end() : end].strip())
+    return fields
 
 
 def nodes_in(text: str) -> dict[str, Node]:
@@ -129,26 +129,26 @@ def nodes_in(text: str) -> dict[str, Node]:
     return {n.name: n for n in (_node(fields_in(line)) for line in _lines(text, "NodeName="))}
 
 
-def _node(given: Mapping[str, str]) -> Node:
-    name = given["NodeName"]
-    cpus = _number(given.get("CPUEfctv")) or _number(given.get("CPUTot")) - _number(
-        given.get("CoreSpecCount")
+def _node(fields: Mapping[str, str]) -> Node:
+    name = fields["NodeName"]
+    cpus = _number(fields.get("CPUEfctv")) or _number(fields.get("CPUTot")) - _number(
+        fields.get("CoreSpecCount")
     )
-    memory = _number(given.get("RealMemory")) - _number(given.get("MemSpecLimit"))
-    gpus, model = _gpus(given.get("Gres", ""))
-    used, _ = _gpus(given.get("GresUsed", ""))
-    features = _known(given.get("ActiveFeatures")) or _known(given.get("Features")) or ""
+    memory = _number(fields.get("RealMemory")) - _number(fields.get("MemSpecLimit"))
+    gpus, model = _gpus(fields.get("Gres", ""))
+    used, _ = _gpus(fields.get("GresUsed", ""))
+    features = _unless_none(fields.get("ActiveFeatures")) or _unless_none(fields.get("Features")) or ""
     return Node(
         name=name,
-        address=given.get("NodeAddr") or given.get("NodeHostName") or name,
+        address=fields.get("NodeAddr") or fields.get("NodeHostName") or name,
         shape=Shape(cpu=max(0, cpus), memory_mib=max(0, memory), gpus=gpus, gpu_name=model),
-        states=frozenset(re.split(r"[+*~#!%$@^-]+", given.get("State", "UNKNOWN").strip("*~#!%$@^-")))
-        | ({"NOT_RESPONDING"} if "*" in given.get("State", "") else set()),
-        reason=_known(given.get("Reason")),
+        states=frozenset(re.split(r"[+*~#!%$@^-]+", fields.get("State", "UNKNOWN").strip("*~#!%$@^-")))
+        | ({"NOT_RESPONDING"} if "*" in fields.get("State", "") else set()),
+        reason=_unless_none(fields.get("Reason")),
         features=frozenset(filter(None, features.split(","))),
-        partitions=frozenset(filter(None, (_known(given.get("Partitions")) or "").split(","))),
-        busy_cpus=_number(given.get("CPUAlloc")),
-        busy_memory_mib=_number(given.get("AllocMem")),
+        partitions=frozenset(filter(None, (_unless_none(fields.get("Partitions")) or "").split(","))),
+        busy_cpus=_number(fields.get("CPUAlloc")),
+        busy_memory_mib=_number(fields.get("AllocMem")),
         busy_gpus=used,
     )
 
@@ -157,11 +157,11 @@ def partitions_in(text: str) -> dict[str, Partition]:
     """The partitions in the output of `scontrol show partition`."""
     out: dict[str, Partition] = {}
     for line in _lines(text, "PartitionName="):
-        given = fields_in(line)
-        out[given["PartitionName"]] = Partition(
-            name=given["PartitionName"],
-            state=given.get("State", "UP"),
-            nodes=frozenset(hosts(_known(given.get("Nodes")) or "")),
+        fields = fields_in(line)
+        out[fields["PartitionName"]] = Partition(
+            name=fields["PartitionName"],
+            state=fields.get("State", "UP"),
+            nodes=frozenset(hosts(_unless_none(fields.get("Nodes")) or "")),
         )
     return out
 
@@ -183,9 +183,9 @@ def jobs_in(listed: str, details: str) -> dict[int, Job]:
     out: dict[int, Job] = {}
     for row in filter(None, map(_ROW.fullmatch, listed.split("\n"))):
         number, state, user, nodes, reason, start, end = row.groups()
-        found = lines.get(int(number), [])
-        sure = len(found) == 1 and len(set(marks := _ONCE.findall(found[0]))) == len(marks)
-        line = found[0] if sure else ""
+        job_lines = lines.get(int(number), [])
+        sure = len(job_lines) == 1 and len(set(marks := _ONCE.findall(job_lines[0]))) == len(marks)
+        line = job_lines[0] if sure else ""
         # No user's text stands between these marks.
         facts = line.partition(" JobState=")[2].partition(" MinCPUsNode=")[0]
         out[int(number)] = Job(
@@ -193,8 +193,8 @@ def jobs_in(listed: str, details: str) -> dict[int, Job]:
             name=fields_in(line).get("JobName", ""),
             user=user,
             state=state,
-            reason=_known(reason),
-            nodes=tuple(hosts(_known(nodes) or "")),
+            reason=_unless_none(reason),
+            nodes=tuple(hosts(_unless_none(nodes) or "")),
             shares=_shares(facts),
             ended_at=time_of(end),
             starts_at=time_of(start),
@@ -210,7 +210,7 @@ def _shares(line: str) -> dict[str, Share]:
     out: dict[str, Share] = {}
     for names, cpus, memory, gres in _SHARE.findall(line):
         gpus, _ = _gpus(gres)
-        indexes = [i for found in _GRES.finditer(gres) for i in numbers(found[3] or "")]
+        indexes = [i for match in _GRES.finditer(gres) for i in numbers(match[3] or "")]
         share = Share(cpus=len(numbers(cpus)), memory_mib=int(memory), gpus=gpus, devices=tuple(indexes))
         out.update(dict.fromkeys(hosts(names), share))
     return out
@@ -218,10 +218,10 @@ def _shares(line: str) -> dict[str, Share]:
 
 def reservations_in(text: str) -> dict[str, frozenset[str]]:
     """The active reservations in the output of `scontrol show reservation`, and their nodes."""
-    found = (fields_in(line) for line in _lines(text, "ReservationName="))
+    reservations = (fields_in(line) for line in _lines(text, "ReservationName="))
     return {
-        r["ReservationName"]: frozenset(hosts(_known(r.get("Nodes")) or ""))
-        for r in found
+        r["ReservationName"]: frozenset(hosts(_unless_none(r.get("Nodes")) or ""))
+        for r in reservations
         if r.get("State", "ACTIVE") == "ACTIVE"
     }
 
@@ -233,14 +233,14 @@ def switches_in(text: str) -> dict[str, tuple[tuple[str, str], ...]]:
     """
     out: dict[str, dict[str, str]] = {}
     for line in _lines(text, "SwitchName="):
-        given = fields_in(line)
-        level = _number(given.get("Level"))
-        for node in hosts(_known(given.get("Nodes")) or ""):
-            out.setdefault(node, {})["leaf" if not level else f"switch-{level}"] = given["SwitchName"]
+        fields = fields_in(line)
+        level = _number(fields.get("Level"))
+        for node in hosts(_unless_none(fields.get("Nodes")) or ""):
+            out.setdefault(node, {})["leaf" if not level else f"switch-{level}"] = fields["SwitchName"]
     for line in _lines(text, "BlockName="):
-        given = fields_in(line)
-        for node in hosts(_known(given.get("Nodes")) or ""):
-            out.setdefault(node, {})["block"] = given["BlockName"]
+        fields = fields_in(line)
+        for node in hosts(_unless_none(fields.get("Nodes")) or ""):
+            out.setdefault(node, {})["block"] = fields["BlockName"]
     return {node: tuple(sorted(levels.items())) for node, levels in out.items()}
 
 
@@ -248,21 +248,21 @@ def _lines(text: str, begin: str) -> Iterator[str]:
     return (line for line in text.split("\n") if line.startswith(begin))
 
 
-def _known(value: str | None) -> str | None:
+def _unless_none(value: str | None) -> str | None:
     return None if value is None or value in _NONE else value
 
 
 def _number(value: str | None) -> int:
-    found = re.match(r"\d{1,15}", value or "")
-    return int(found[0]) if found else 0
+    digits = re.match(r"\d{1,15}", value or "")
+    return int(digits[0]) if digits else 0
 
 
 def _gpus(gres: str) -> tuple[int, str | None]:
     """The number of GPUs in a list of resources, and their model: `gpu:h100:8(S:0-1),shard:8`."""
     count, models = 0, []
-    for found in _GRES.finditer(gres):
-        count += int(found[2])
-        models.append(found[1])
+    for match in _GRES.finditer(gres):
+        count += int(match[2])
+        models.append(match[1])
     count += len(_PLAIN_GRES.findall(gres))
     return count, next((m for m in models if m), None)
 
@@ -270,7 +270,7 @@ def _gpus(gres: str) -> tuple[int, str | None]:
 def time_of(text: str | None) -> float | None:
     """A time in Slurm's text as seconds since the epoch, in the zone of the login node (scripts set UTC)."""
     try:
-        return datetime.fromisoformat(f"{_known(text)}+00:00").timestamp()
+        return datetime.fromisoformat(f"{_unless_none(text)}+00:00").timestamp()
     except ValueError:
         return None
 
@@ -278,10 +278,10 @@ def time_of(text: str | None) -> float | None:
 @cache
 def hosts(text: str) -> tuple[str, ...]:
     """The names in a host list: `gpu-[0-3,8],login`; `UnreadableError` for more than Slurm allows."""
-    found = tuple(islice((name for part in _parts(text) for name in _expanded(part)), _MOST_NODES + 1))
-    if len(found) > _MOST_NODES:
+    names = tuple(islice((name for part in _parts(text) for name in _expanded(part)), _MOST_NODES + 1))
+    if len(names) > _MOST_NODES:
         raise UnreadableError(f"a list of more than {_MOST_NODES} hosts")
-    return found
+    return names
 
 
 def _parts(text: str) -> Iterator[str]:

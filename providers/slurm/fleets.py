@@ -42,45 +42,45 @@ _RESERVED = frozenset({"RESERVED", "MAINT", "MAINTENANCE"})
 """States of nodes that a reservation keeps for its own jobs."""
 
 
-def members(seen: Snapshot, settings: Mapping[str, Any]) -> tuple[Member, ...]:
+def members(snapshot: Snapshot, settings: Mapping[str, Any]) -> tuple[Member, ...]:
     """The nodes of a fleet's partition with its features, by name."""
-    names = _partition(seen.cluster, str(settings["partition"])).nodes
+    names = _partition(snapshot.cluster, str(settings["partition"])).nodes
     if settings.get("reservation") is not None:
-        names &= _reserved(seen, str(settings["reservation"]))
-    wanted = str(settings.get("constraint") or "")
-    found = [seen.cluster.nodes[n] for n in sorted(names, key=natural) if n in seen.cluster.nodes]
+        names &= _reserved(snapshot, str(settings["reservation"]))
+    constraint = str(settings.get("constraint") or "")
+    nodes = [snapshot.cluster.nodes[n] for n in sorted(names, key=natural) if n in snapshot.cluster.nodes]
     return tuple(
         Member(
             key=node.name,
             shape=node.shape,
-            topology=seen.cluster.switches.get(node.name, ()),
-            taken=taken(seen, node.name),
-            readiness=_ready(seen, node, settings),
+            topology=snapshot.cluster.switches.get(node.name, ()),
+            taken=taken(snapshot, node.name),
+            readiness=_ready(snapshot, node, settings),
         )
-        for node in found
-        if has(wanted, node.features)
+        for node in nodes
+        if has(constraint, node.features)
     )
 
 
 def _partition(cluster: Cluster, name: str) -> Partition:
-    found = cluster.partitions.get(name)
-    if found is None:
-        there = ", ".join(sorted(cluster.partitions)) or "none that this user may see"
+    partition = cluster.partitions.get(name)
+    if partition is None:
+        others = ", ".join(sorted(cluster.partitions)) or "none that this user may see"
         summary = f"Slurm has no partition `{name}`"
-        raise PermanentError(PermanentKind.NOT_FOUND, summary, about="partition", hint=f"there are: {there}")
-    return found
+        raise PermanentError(PermanentKind.NOT_FOUND, summary, about="partition", hint=f"there are: {others}")
+    return partition
 
 
-def _reserved(seen: Snapshot, name: str) -> frozenset[str]:
+def _reserved(snapshot: Snapshot, name: str) -> frozenset[str]:
     """The nodes of a reservation."""
-    found = seen.reserved.get(name)
-    if found is None:
-        there = ", ".join(sorted(seen.reserved)) or "none"
+    nodes = snapshot.reserved.get(name)
+    if nodes is None:
+        others = ", ".join(sorted(snapshot.reserved)) or "none"
         summary = f"Slurm has no active reservation `{name}`"
         raise PermanentError(
-            PermanentKind.NOT_FOUND, summary, about="reservation", hint=f"there are: {there}"
+            PermanentKind.NOT_FOUND, summary, about="reservation", hint=f"there are: {others}"
         )
-    return found
+    return nodes
 
 
 def has(constraint: str, features: frozenset[str]) -> bool:
@@ -95,15 +95,15 @@ def _feature(word: str, features: frozenset[str]) -> bool:
     return word[1:] not in features if word.startswith("!") else word in features
 
 
-def taken(seen: Snapshot, name: str) -> tuple[OthersShare, ...]:
+def taken(snapshot: Snapshot, name: str) -> tuple[OthersShare, ...]:
     """What is taken on a node by jobs that are not this owner's: each job by name, and the rest."""
-    node = seen.cluster.nodes.get(name)
+    node = snapshot.cluster.nodes.get(name)
     if node is None:
         return ()
-    ours = seen.ours()
+    ours = snapshot.ours()
     out: list[OthersShare] = []
     cpus, memory, gpus = node.busy_cpus, node.busy_memory_mib, node.busy_gpus
-    for number, job in sorted(seen.cluster.jobs.items()):
+    for number, job in sorted(snapshot.cluster.jobs.items()):
         share = job.shares.get(name)
         if share is None or not job.holds:
             continue
@@ -129,16 +129,16 @@ def taken(seen: Snapshot, name: str) -> tuple[OthersShare, ...]:
     return tuple(out)
 
 
-def readiness(seen: Snapshot, record: Record) -> Readiness:
+def readiness(snapshot: Snapshot, record: Record) -> Readiness:
     """Whether a recorded node takes work."""
     host = record.node.host
-    node = seen.cluster.nodes.get(str(host.get("slurm", "")))
+    node = snapshot.cluster.nodes.get(str(host.get("slurm", "")))
     if node is None:
         why = f"Slurm has no node `{host.get('slurm')}` any more"
-        return Readiness(state=NodeState.NOT_READY, reason=why, observed_at=seen.cluster.now)
-    if record.outputs.get("id") is not None and not _made(seen, record):
+        return Readiness(state=NodeState.NOT_READY, reason=why, observed_at=snapshot.cluster.now)
+    if record.outputs.get("id") is not None and not _is_made(snapshot, record):
         why = "its file on the shared filesystem is gone"
-        return Readiness(state=NodeState.UNREACHABLE, reason=why, observed_at=seen.cluster.now)
+        return Readiness(state=NodeState.UNREACHABLE, reason=why, observed_at=snapshot.cluster.now)
     had, has_now = record.node.resources, node.shape
     if (has_now.cpu, has_now.memory_mib, has_now.gpus) < (had.cpu, had.memory_mib, had.gpus) and (
         has_now.cpu < had.cpu or has_now.memory_mib < had.memory_mib or has_now.gpus < had.gpus
@@ -147,28 +147,28 @@ def readiness(seen: Snapshot, record: Record) -> Readiness:
             f"Slurm says that it has {has_now.cpu} CPUs, {has_now.memory_mib} MiB and {has_now.gpus} GPUs now"
         )
         hint = f"{why}: fewer than recorded; once idle, `fleetform state rm {record.address}`"
-        return Readiness(state=NodeState.NOT_READY, reason=hint, observed_at=seen.cluster.now)
-    return _ready(seen, node, host)
+        return Readiness(state=NodeState.NOT_READY, reason=hint, observed_at=snapshot.cluster.now)
+    return _ready(snapshot, node, host)
 
 
-def _made(seen: Snapshot, record: Record) -> bool:
-    return any(found.id == record.outputs["id"] for found, _ in seen.things)
+def _is_made(snapshot: Snapshot, record: Record) -> bool:
+    return any(thing.id == record.outputs["id"] for thing, _ in snapshot.things)
 
 
 CAN = frozenset({ANY_RUNTIME})
 """The cluster's own configuration confines ranks: nobody can promise hard limits."""
 
 
-def _ready(seen: Snapshot, node: Node, settings: Mapping[str, Any]) -> Readiness:
-    reason = _not_ready(seen, node, settings)
+def _ready(snapshot: Snapshot, node: Node, settings: Mapping[str, Any]) -> Readiness:
+    reason = _not_ready(snapshot, node, settings)
     down = bool(node.states & {"DOWN", "FAIL", "NOT_RESPONDING"})
     state = NodeState.NOT_READY if reason else NodeState.READY
-    return Readiness(state=state, reason=reason, observed_at=seen.cluster.now, down=down, can=CAN)
+    return Readiness(state=state, reason=reason, observed_at=snapshot.cluster.now, down=down, can=CAN)
 
 
-def _not_ready(seen: Snapshot, node: Node, settings: Mapping[str, Any]) -> str | None:
+def _not_ready(snapshot: Snapshot, node: Node, settings: Mapping[str, Any]) -> str | None:
     """Why no job can start on a node now, apart from room."""
-    partition = seen.cluster.partitions.get(str(settings.get("partition")))
+    partition = snapshot.cluster.partitions.get(str(settings.get("partition")))
     if partition is None:
         return f"Slurm has no partition `{settings.get('partition')}` any more"
     if partition.state != "UP":
@@ -177,16 +177,16 @@ def _not_ready(seen: Snapshot, node: Node, settings: Mapping[str, Any]) -> str |
         return f"it is not in the partition {partition.name} any more"
     odd = node.states - WORKING
     if (only := settings.get("reservation")) is not None:
-        if node.name not in seen.reserved.get(str(only), frozenset()):
+        if node.name not in snapshot.reserved.get(str(only), frozenset()):
             return f"it is not in the reservation {only}"
         odd -= _RESERVED
-    return _state_text(seen, node, odd) if odd else None
+    return _state_text(snapshot, node, odd) if odd else None
 
 
-def _state_text(seen: Snapshot, node: Node, odd: frozenset[str]) -> str:
+def _state_text(snapshot: Snapshot, node: Node, odd: frozenset[str]) -> str:
     """The meaning of a node's states, its reservations, and the administrator's reason."""
     text = ", ".join(meanings(odd))
-    names = sorted(name for name, nodes in seen.reserved.items() if node.name in nodes)
+    names = sorted(name for name, nodes in snapshot.reserved.items() if node.name in nodes)
     if names and odd & _RESERVED:
         text += f" ({', '.join(names)})"
     return f"{text}: {node.reason}" if node.reason else text

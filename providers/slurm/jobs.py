@@ -66,7 +66,7 @@ def plan_of(node: Record, folder: str, launch: Launch, volumes: Mapping[str, str
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             env.setdefault(name, str(len(launch.cpus)))
     bare = replace(launch, env=env, cpus=(), gpus=(), memory_mib=None, gate_seconds=None, alone_seconds=None)
-    plain = prepared(inside, (), bare, volumes, given=bool(launch.gpus))
+    plain = prepared(inside, (), bare, volumes, sees_own_gpus=bool(launch.gpus))
     cpus = min(len(launch.cpus) or shape.cpu, shape.cpu)
     memory = launch.memory_mib or shape.memory_mib * cpus // max(1, shape.cpu)
     gpus = f"{shape.gpu_name}:{len(launch.gpus)}" if shape.gpu_name else str(len(launch.gpus))
@@ -133,8 +133,8 @@ _EXPECTED = re.compile(r"to start at (\S+) using")
 
 def expected_in(text: str) -> float | None:
     """The start time in the output of `sbatch --test-only`."""
-    found = _EXPECTED.search(text)
-    return time_of(found[1]) if found else None
+    match = _EXPECTED.search(text)
+    return time_of(match[1]) if match else None
 
 
 def _sums(task: str, needs: Sequence[Need]) -> dict[str, tuple[int, int, str]]:
@@ -144,7 +144,7 @@ def _sums(task: str, needs: Sequence[Need]) -> dict[str, tuple[int, int, str]]:
     by_host: dict[str, list[Need]] = {}
     for need in needs:
         by_host.setdefault(need.host, []).append(need)
-    sums = {host: _sum(found) for host, found in by_host.items()}
+    sums = {host: _sum(host_needs) for host, host_needs in by_host.items()}
     if len(set(sums.values())) > 1:
         listing = and_more((f"{h}: {c} CPUs, {m} MiB, {g or 'no GPUs'}" for h, (c, m, g) in sums.items()), 4)
         summary = f"{task}: a Slurm job takes the same of each node, but its ranks do not ({listing})"
@@ -186,10 +186,12 @@ def submitted(answer: bytes) -> tuple[int, str, str]:
     return int(number), rest[0] if rest else "", rest[1] if len(rest) > 1 else ""
 
 
-def not_granted(task: str, number: int, reason: str, seen: Snapshot, seats: Sequence[Seat]) -> PermanentError:
+def not_granted(
+    task: str, number: int, reason: str, snapshot: Snapshot, seats: Sequence[Seat]
+) -> PermanentError:
     """The fault for a job that Slurm queued although there seemed to be room. It has been cancelled."""
     nodes = sorted({str(s.node.node.host.get("slurm")) for s in seats})
-    holders = [f"{name}: {t.holder}" for name in nodes for t in taken(seen, name)]
+    holders = [f"{name}: {t.holder}" for name in nodes for t in taken(snapshot, name)]
     who = f"; {and_more(holders, 4)}" if holders else ""
     summary = f"Slurm did not start {task} at once, so its job was cancelled (job {number}, {reason}){who}"
     hint = "run this again: it plans with the nodes as they are now"

@@ -65,7 +65,6 @@ class Here:
         self._known: dict[str, object] = {}
 
     def run(self, argv: Sequence[str], stdin: bytes | Source = b"", timeout: float | None = None) -> Finished:
-        """See `Transport.run`."""
         self.fence()
         own = {name: os.environ[name] for name in OWN if name in os.environ}
         pairs = [f"{name}={value}" for name, value in {**inherited(os.environ), **own}.items()]
@@ -73,7 +72,6 @@ class Here:
         return LocalTransport().run(["env", "-i", *pairs, *argv], content, timeout)
 
     def once(self, key: str, make: Callable[[], T]) -> T:
-        """See `Login`."""
         if key not in self._known:
             self._known[key] = make()
         return cast("T", self._known[key])

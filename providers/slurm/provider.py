@@ -54,32 +54,31 @@ class Slurm:
 
     @guarded
     def members(self, settings: Mapping[str, Any]) -> tuple[Member, ...]:
-        """See `provider.Partitions`: the nodes of a partition."""
+        """The nodes of a partition."""
         return members(self._looks.get(fresh=True), settings)
 
     @guarded
     def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[OthersShare, ...]]:
-        """See `provider.Partitions`: what others' jobs hold on nodes."""
+        """What others' jobs hold on nodes."""
         seen = self._looks.get()
         return {r.address.name: taken(seen, str(r.node.host.get("slurm", ""))) for r in nodes}
 
     @guarded
     def inventory(self) -> tuple[Thing, ...]:
         """All things of this owner. A damaged file is a fault that names it."""
-        seen = self._looks.get(fresh=True)
-        return tuple(as_thing(*found, seen.vanished) for found in seen.things if self._mine(found[0]))
+        snapshot = self._looks.get(fresh=True)
+        return tuple(as_thing(*thing, snapshot.vanished) for thing in snapshot.things if self._mine(thing[0]))
 
-    def _mine(self, found: Owned) -> bool:
-        return found.owner == self._config.lineage
+    def _mine(self, thing: Owned) -> bool:
+        return thing.owner == self._config.lineage
 
     @guarded
     def find(self, address: Address, token: str) -> Thing | None:
-        """See the port."""
-        found = self._found(address)
+        thing = self._thing_at(address)
         vanished = self._looks.get().vanished
-        return as_thing(*found, vanished) if found and found[0].token == token else None
+        return as_thing(*thing, vanished) if thing and thing[0].token == token else None
 
-    def _found(self, address: Address) -> tuple[Owned, Mapping[str, object]] | None:
+    def _thing_at(self, address: Address) -> tuple[Owned, Mapping[str, object]] | None:
         things = self._looks.get(fresh=True).things
         return next((t for t in things if t[0].address == address and self._mine(t[0])), None)
 
@@ -88,115 +87,115 @@ class Slurm:
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
         """Write down a node, a volume or an attachment. A volume is a folder on the shared filesystem."""
-        wanted = Owned(owner=self._config.lineage, address=address, token=token, inputs=inputs)
-        outputs: dict[str, Any] = {"id": wanted.id}
+        thing = Owned(owner=self._config.lineage, address=address, token=token, inputs=inputs)
+        outputs: dict[str, Any] = {"id": thing.id}
         if address.kind == "node":
             node = self._slurm_node(inputs_of("node", inputs).host, address)
             outputs |= {
                 "address": node.address,
                 "slurm_node": node.name,
-                "path": f"{self._place.folder}/{wanted.key}",
+                "path": f"{self._place.folder}/{thing.key}",
             }
         elif address.kind == "volume":
             inputs_of("volume", inputs)
-            outputs |= {"path": f"{self._place.folder}/volumes/{wanted.key}", WITNESS: True}
+            outputs |= {"path": f"{self._place.folder}/volumes/{thing.key}", WITNESS: True}
         elif address.kind == "attachment":
-            asked = inputs_of("attachment", inputs)
-            volume = needs.get(Address("volume", asked.volume))
-            if volume is None or Address("node", asked.node) not in needs:
+            attachment = inputs_of("attachment", inputs)
+            volume = needs.get(Address("volume", attachment.volume))
+            if volume is None or Address("node", attachment.node) not in needs:
                 summary = f"{address}: its volume or its node is not there"
                 raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(address))
-            self._check_free(asked.volume, asked.node)
+            self._check_free(attachment.volume, attachment.node)
             outputs["path"] = volume.outputs["path"]
         else:
             summary = f"a slurm backend makes nodes, volumes and attachments, not {address}"
             raise PermanentError(PermanentKind.INVALID, summary, about=str(address))
-        return self._put(wanted, outputs)
+        return self._put(thing, outputs)
 
-    def _put(self, wanted: Owned, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        text = _text(wanted, outputs)
-        folder = str(outputs["path"]) if wanted.address.kind == "volume" else ""
-        answer = self._place.ask("put", _file(wanted.address), str(len(text)), folder, stdin=text)
+    def _put(self, thing: Owned, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        text = _text(thing, outputs)
+        folder = str(outputs["path"]) if thing.address.kind == "volume" else ""
+        answer = self._place.ask("put", _file(thing.address), str(len(text)), folder, stdin=text)
         self._looks.changed()
-        name = _file(wanted.address)
-        found, has = thing_in(counted(b"FLEETFORM-THING ", answer, name), name, str(self._place.login.host))
-        if found.token != wanted.token:
-            summary = f"{wanted.address} exists already, from another create"
-            hint = orphan_hint(wanted.address)
-            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(wanted.address), hint=hint)
-        return has
+        name = _file(thing.address)
+        written, written_outputs = thing_in(
+            counted(b"FLEETFORM-THING ", answer, name), name, str(self._place.login.host)
+        )
+        if written.token != thing.token:
+            summary = f"{thing.address} exists already, from another create"
+            hint = orphan_hint(thing.address)
+            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(thing.address), hint=hint)
+        return written_outputs
 
     def _check_free(self, volume: str, node: str) -> None:
         """Refuse a volume that is attached to another node."""
-        for found, inputs in self._attached(self._looks.get(fresh=True)):
+        for attachment, inputs in self._attached(self._looks.get(fresh=True)):
             if inputs.volume == volume and inputs.node != node:
-                summary = f"volume/{volume} is attached to node/{inputs.node} ({found.address})"
+                summary = f"volume/{volume} is attached to node/{inputs.node} ({attachment.address})"
                 raise PermanentError(PermanentKind.CONFLICT, summary, about=f"volume/{volume}")
 
     @guarded
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Write the new inputs."""
         address = have.address
-        found = self._found(address)
-        if found is None or found[0].id != have.outputs.get("id"):
+        thing, outputs = self._thing_at(address) or (None, {})
+        if thing is None or thing.id != have.outputs.get("id"):
             raise PermanentError(PermanentKind.NOT_FOUND, f"{address} is not there", about=str(address))
         if address.kind not in FIXED:
             raise PermanentError(PermanentKind.INVALID, f"{address} cannot be changed", about=str(address))
-        before, after = (inputs_of(address.kind, of) for of in (found[0].inputs, inputs))
+        before, after = (inputs_of(address.kind, of) for of in (thing.inputs, inputs))
         check_update(address, FIXED[address.kind], before, after)
-        text = _text(replace(found[0], inputs=inputs), found[1])
-        self._place.ask("change", _file(address), found[0].key, str(len(text)), stdin=text)
+        text = _text(replace(thing, inputs=inputs), outputs)
+        self._place.ask("change", _file(address), thing.key, str(len(text)), stdin=text)
         self._looks.changed()
-        return found[1]
+        return outputs
 
     @guarded
     def delete(self, have: Record) -> None:
         """Forget a node, and what its ranks left; remove a volume with its data; detach an attachment."""
         address = have.address
-        found = self._found(address)
-        made = have.outputs.get("id")
-        if found is None or made not in (None, found[0].id):
+        thing, outputs = self._thing_at(address) or (None, {})
+        if thing is None or have.outputs.get("id") not in (None, thing.id):
             return
         folder = ""
         if address.kind == "node":
-            self._check_idle(found[0], address)
+            self._check_idle(thing, address)
             for on, inputs in self._attached(self._looks.get()):
                 if inputs.node == address.name:
                     self._place.ask("drop", _file(on.address), on.key)  # the attachment ends with its host
-            folder = f"{self._place.folder}/{found[0].key}"
+            folder = f"{self._place.folder}/{thing.key}"
         elif address.kind == "volume":
             self._check_detached(address)
-            folder = str(found[1]["path"])
-        self._place.ask("drop", _file(address), found[0].key, folder, seconds=ERASE_SECONDS)
+            folder = str(outputs["path"])
+        self._place.ask("drop", _file(address), thing.key, folder, seconds=ERASE_SECONDS)
         self._looks.changed()
 
-    def _attached(self, seen: Snapshot) -> list[tuple[Owned, AttachmentInputs]]:
+    def _attached(self, snapshot: Snapshot) -> list[tuple[Owned, AttachmentInputs]]:
         """The attachments of this owner."""
-        mine = [f for f, _ in seen.things if f.address.kind == "attachment" and self._mine(f)]
-        return [(found, inputs_of("attachment", found.inputs)) for found in mine]
+        mine = [f for f, _ in snapshot.things if f.address.kind == "attachment" and self._mine(f)]
+        return [(attachment, inputs_of("attachment", attachment.inputs)) for attachment in mine]
 
     def _check_detached(self, volume: Address) -> None:
-        for found, inputs in self._attached(self._looks.get()):
+        for attachment, inputs in self._attached(self._looks.get()):
             if inputs.volume == volume.name:
-                summary, hint = f"{volume} is attached: {found.address}", "detach it first"
+                summary, hint = f"{volume} is attached: {attachment.address}", "detach it first"
                 raise PermanentError(PermanentKind.CONFLICT, summary, about=str(volume), hint=hint)
 
-    def _check_idle(self, found: Owned, address: Address) -> None:
-        seen = self._looks.get()
-        mine = [a for a in seen.attempts.values() if a.node == found.key]
-        busy = sorted(a.name for a in mine if not seen.status(a).state.ended)
+    def _check_idle(self, node: Owned, address: Address) -> None:
+        snapshot = self._looks.get()
+        mine = [a for a in snapshot.attempts.values() if a.node == node.key]
+        busy = sorted(a.name for a in mine if not snapshot.status(a).state.ended)
         if busy:
             summary = f"{address} has running ranks: {', '.join(busy)}"
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=RUNNING)
 
     @guarded
     def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
-        """See `provider.Tidies`."""
-        seen = self._looks.get(fresh=True)
+        snapshot = self._looks.get(fresh=True)
         old = [
             a.name
-            for a in seen.attempts.values()
-            if a.node == key_at(node) and seen.status(a).state.ended and jobs.is_before(a.name, oldest)
+            for a in snapshot.attempts.values()
+            if a.node == key_at(node) and snapshot.status(a).state.ended and jobs.is_before(a.name, oldest)
         ]
         if old:
             self._place.ask("tidy", key_at(node), *sorted(old), seconds=ERASE_SECONDS)
@@ -206,9 +205,9 @@ class Slurm:
 
     @guarded
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
-        """See the port. Slurm decides: one look for any number of nodes."""
-        seen = self._looks.get()
-        return {r.address.name: readiness(seen, r) for r in nodes}
+        """Slurm decides: one look for any number of nodes."""
+        snapshot = self._looks.get()
+        return {r.address.name: readiness(snapshot, r) for r in nodes}
 
     def _slurm_node(self, host: Mapping[str, Any], address: Address) -> Node:
         name = str(host.get("slurm", ""))
@@ -222,7 +221,7 @@ class Slurm:
 
     @guarded
     def start(self, node: Record, launch: Launch) -> RankStatus:
-        """See the port. Without a gate, each rank is a job of its own."""
+        """Without a gate, each rank is a job of its own."""
         key, folder = key_at(node), f"{self._place.folder}/{key_at(node)}"
         plan = jobs.plan_of(node, folder, launch, self._volumes(launch))
         self._place.bundle()
@@ -254,22 +253,24 @@ class Slurm:
         return {path: str(volume.outputs["path"]) for path, volume in launch.volumes.items()}
 
     def _status(self, node: Record, attempt: str) -> RankStatus:
-        seen = self._looks.get(fresh=True)
-        found = seen.attempts.get((key_at(node), attempt))
-        if found is None:
+        snapshot = self._looks.get(fresh=True)
+        started = snapshot.attempts.get((key_at(node), attempt))
+        if started is None:
             raise RunnerError("failed", f"{attempt} was prepared and is not there")
-        return seen.status(found)
+        return snapshot.status(started)
 
     @guarded
     def reserve(self, gang: Gang) -> None:
-        """See `provider.Gangs`: one job for the whole gang, on the nodes of its seats."""
+        """One job for the whole gang, on the nodes of its seats."""
         self._reserve(gang.seats, gang.task)
 
     def _reserve(self, seats: Sequence[Seat], task: str) -> None:
-        found = jobs.attempts_of(self._place.ask("seats", *(f"{key_at(s.node)}/{s.attempt}" for s in seats)))
-        if all(a.ended is not None for a in found):
+        prepared = jobs.attempts_of(
+            self._place.ask("seats", *(f"{key_at(s.node)}/{s.attempt}" for s in seats))
+        )
+        if all(a.ended is not None for a in prepared):
             return
-        job = jobs.job_of(task, seats, found)
+        job = jobs.job_of(task, seats, prepared)
         bundle = self._place.bundle()
         answer = self._place.ask(
             "submit",
@@ -289,7 +290,7 @@ class Slurm:
 
     @guarded
     def expected(self, task: str, ranks: Sequence[tuple[Record, Shape]], seconds: int | None) -> float | None:
-        """See `provider.Gangs`, by `sbatch --test-only`."""
+        """By `sbatch --test-only`."""
         needs = [jobs.need_of(node, share, seconds) for node, share in ranks]
         options = jobs.options_of(task, ranks[0][0], needs)
         return jobs.expected_in(self._place.ask("expect", *options).decode(errors="replace"))
@@ -298,45 +299,43 @@ class Slurm:
     def release(
         self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
     ) -> Mapping[str, RankStatus | None]:
-        """See `provider.Gates`. Ranks without a reserved gang become jobs of their own."""
+        """Ranks without a reserved gang become jobs of their own."""
         del peers  # the site's MPI uses Slurm's own addresses
-        seen, key = self._looks.get(fresh=True), key_at(node)
+        snapshot, key = self._looks.get(fresh=True), key_at(node)
         for name in attempts:
-            found = seen.attempts.get((key, name))
-            if found is not None and not found.job and not seen.status(found).state.ended:
+            prepared = snapshot.attempts.get((key, name))
+            if prepared is not None and not prepared.job and not snapshot.status(prepared).state.ended:
                 self._reserve((Seat(node=node, attempt=name),), jobs.task_of(name))
         self._open(key, attempts)
         return self.poll(node, attempts)
 
     def _open(self, key: str, attempts: Sequence[str]) -> None:
         if attempts:
-            seen = self._looks.get()
-            found = (seen.attempts.get((key, name)) for name in attempts)
-            waits = any(a is not None and seen.is_queued(a) for a in found)
+            snapshot = self._looks.get()
+            prepared = (snapshot.attempts.get((key, name)) for name in attempts)
+            waits = any(a is not None and snapshot.is_queued(a) for a in prepared)
             self._place.ask("open", key, "0" if waits else str(self._place.start_seconds), *attempts)
         self._looks.changed()
 
     def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
-        """See `provider.Gates`: none."""
+        """No rank needs one: the site's MPI uses Slurm's own addresses."""
         del node, attempts
         return {}
 
     @guarded
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
-        """See the port. All nodes share one look."""
-        seen, key = self._looks.get(), key_at(node)
-        found = {name: seen.attempts.get((key, name)) for name in attempts}
-        return {name: seen.status(a) if a else None for name, a in found.items()}
+        """All nodes share one look."""
+        snapshot, key = self._looks.get(), key_at(node)
+        known = {name: snapshot.attempts.get((key, name)) for name in attempts}
+        return {name: snapshot.status(a) if a else None for name, a in known.items()}
 
     @guarded
     def attempts(self, node: Record) -> Mapping[str, RankStatus]:
-        """See `provider.Tells`."""
-        seen = self._looks.get()
-        return {a.name: seen.status(a) for a in seen.attempts.values() if a.node == key_at(node)}
+        snapshot = self._looks.get()
+        return {a.name: snapshot.status(a) for a in snapshot.attempts.values() if a.node == key_at(node)}
 
     @guarded
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
-        """See the port."""
         seconds = grace_seconds + 2 * _SPARE_SECONDS
         self._place.ask("stop", key_at(node), attempt, str(grace_seconds), seconds=seconds)
         self._looks.changed()
@@ -344,12 +343,12 @@ class Slurm:
 
     @guarded
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
-        """See the port. `adjust` sees to the job's own limit."""
+        """`adjust` sees to the job's own limit."""
         self._place.ask("limit", key_at(node), attempt, "off" if seconds is None else str(seconds))
 
     @guarded
     def adjust(self, node: Record, attempt: str, terms: Terms) -> None:
-        """See `provider.Adjusts`. Slurm ends what its nodes lose, so no rank ends itself.
+        """Slurm ends what its nodes lose, so no rank ends itself.
 
         The job itself must last for long enough. Most clusters let only operators lengthen one that runs.
         """
@@ -371,42 +370,40 @@ class Slurm:
 
     @guarded
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
-        """See the port."""
         answer = self._place.ask("tail", key_at(node), attempt, str(offset), str(limit))
         return counted(b"FLEETFORM-LOG ", answer, f"the log of {attempt}")
 
     @guarded
     def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
-        """See `provider.LogEnds`."""
         answer = self._place.ask("ends", key_at(node), *attempts).decode(errors="replace")
         body = answer.partition("FLEETFORM-LOGS\n")[2].partition("FLEETFORM-END")[0]
-        found = [line.split() for line in body.splitlines()]
-        return {name: LogEnd(size=int(size), quiet=float(quiet)) for name, size, quiet in found}
+        rows = [line.split() for line in body.splitlines()]
+        return {name: LogEnd(size=int(size), quiet=float(quiet)) for name, size, quiet in rows}
 
     @guarded
     def terminal(
         self, node: Record, attempt: str | None, command: Sequence[str], *, tty: bool
     ) -> AbstractContextManager[Terminal]:
-        """See `provider.Terminals`: a step in the rank's job."""
+        """A step in the rank's job."""
         if attempt is None:
             summary = f"{node.address} is Slurm's: it allows logins only inside of a job"
             hint = "name a task that runs there: `fleetform exec TASK`"
             raise PermanentError(PermanentKind.INVALID, summary, about=str(node.address), hint=hint)
-        found = self._looks.get(fresh=True).attempts.get((key_at(node), attempt))
-        number = found.step.partition(".")[0] if found else ""
-        if not found or not number.isdecimal():
+        running = self._looks.get(fresh=True).attempts.get((key_at(node), attempt))
+        number = running.step.partition(".")[0] if running else ""
+        if not running or not number.isdecimal():
             summary = f"{attempt} does not run"
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=attempt)
         inside = beside(f"{self._place.folder}/{key_at(node)}/{key_at(node)}", attempt, command)
-        step = (f"--jobid={number}", f"--nodelist={found.host}", "--nodes=1", "--ntasks=1", "--overlap")
+        step = (f"--jobid={number}", f"--nodelist={running.host}", "--nodes=1", "--ntasks=1", "--overlap")
         words = ("srun", *step, "--gres=none", "--mpi=none", "--quiet", *(("--pty",) if tty else ()), *inside)
         if isinstance(self._place.login, SshTransport):
             return terminal(self._place.login.host, command_line(words), tty=tty)
         return nullcontext(Terminal(argv=words))
 
 
-def _text(found: Owned, outputs: Mapping[str, Any]) -> bytes:
-    return f"{found.key}\n{found.json(outputs=dict(outputs))}\n".encode()
+def _text(thing: Owned, outputs: Mapping[str, Any]) -> bytes:
+    return f"{thing.key}\n{thing.json(outputs=dict(outputs))}\n".encode()
 
 
 def _file(address: Address) -> str:

@@ -113,11 +113,11 @@ class Snapshot:
     def ours(self) -> frozenset[int]:
         """This owner's jobs that are not ending yet. Their resources are those of our ranks."""
         tokens = {token for token, number in self.jobs.items() if number is None}
-        known = {number for number in self.jobs.values() if number is not None}
+        numbers = {number for number in self.jobs.values() if number is not None}
         return frozenset(
             n
             for n, job in self.cluster.jobs.items()
-            if job.state != "COMPLETING" and (n in known or job.name.rpartition("-ff-")[2] in tokens)
+            if job.state != "COMPLETING" and (n in numbers or job.name.rpartition("-ff-")[2] in tokens)
         )
 
     def status(self, attempt: Attempt) -> RankStatus:
@@ -231,12 +231,12 @@ def _ended(attempt: Attempt, job: Job | None, now: float) -> RankStatus:
     assert attempt.ended is not None
     code, reason, at = attempt.ended
     by_slurm = job if reason == "stopped" and not attempt.stopping else None
-    if by_slurm and (found := _stopped_by(attempt, by_slurm, now - at)):
-        return replace(found, exit_code=int(code), ended_at=at) if found.state.ended else found
+    if by_slurm and (stopped := _stopped_by(attempt, by_slurm, now - at)):
+        return replace(stopped, exit_code=int(code), ended_at=at) if stopped.state.ended else stopped
     if reason == "refused":
         cause = f"its node refused it: {attempt.refused or 'no reason is known'}"
         return RankStatus(state=RankState.FAILED, cause=cause, ended_at=at)
-    known = runner.Attempt(
+    ended_attempt = runner.Attempt(
         attempt_id=attempt.name,
         state=runner.AttemptState.EXITED,
         exit_code=int(code),
@@ -245,9 +245,9 @@ def _ended(attempt: Attempt, job: Job | None, now: float) -> RankStatus:
         ended_at=at,
         memory_bytes=attempt.memory_mib * ranks.MEBIBYTE,
     )
-    found_status = ranks.status(known)
-    assert found_status is not None
-    return found_status
+    status = ranks.status(ended_attempt)
+    assert status is not None
+    return status
 
 
 # ----------------------------------------------------------------------------------------- the answer
@@ -270,11 +270,13 @@ class Looks:
         If the controller is away, Slurm's commands wait for it. So calls soon after a failed one get the same
         fault without waiting.
         """
-        asked = time.monotonic()
+        called_at = time.monotonic()
         with self._turn:
-            if self._fault is not None and asked < self._failed + AWAY_PAUSE:
+            if self._fault is not None and called_at < self._failed + AWAY_PAUSE:
                 raise self._fault
-            old = self._started < (asked if fresh else self._changed) or (not fresh and self._until < asked)
+            old = self._started < (called_at if fresh else self._changed) or (
+                not fresh and self._until < called_at
+            )
             if self._found is None or old:
                 started = time.monotonic()
                 try:
@@ -360,17 +362,17 @@ def thing_in(content: bytes, name: str, host: str) -> tuple[Owned, Mapping[str, 
     raise PermanentError(PermanentKind.INVALID, summary, about=name, hint=hint)
 
 
-def as_thing(found: Owned, outputs: Mapping[str, object], vanished: Mapping[str, str]) -> Thing:
+def as_thing(thing: Owned, outputs: Mapping[str, object], vanished: Mapping[str, str]) -> Thing:
     """The thing as the port defines it. `vanished`: see `Snapshot`."""
-    how, path = vanished.get(found.key), str(outputs.get("path"))
+    how, path = vanished.get(thing.key), str(outputs.get("path"))
     # Volumes of earlier versions have no witness beside them.
-    known = found.address.kind == "volume" and how in VANISHED and (how != "cleaned" or WITNESS in outputs)
+    is_lost = thing.address.kind == "volume" and how in VANISHED and (how != "cleaned" or WITNESS in outputs)
     return Thing(
-        address=found.address,
-        token=found.token,
-        inputs=found.inputs,
+        address=thing.address,
+        token=thing.token,
+        inputs=thing.inputs,
         outputs=outputs,
-        lost=lost(how, path, f"{path}.") if how and known else None,
+        lost=lost(how, path, f"{path}.") if how and is_lost else None,
     )
 
 

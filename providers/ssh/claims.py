@@ -71,7 +71,7 @@ class Volume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class HostClaims:
     """The node and the volumes of a host. Of all owners."""
 
     node: Claim | None
@@ -108,10 +108,10 @@ class Claims:
     def take(self, claim: Claim) -> Claim:
         """Claim the host if it is free; the claim that holds then."""
         text = claim.text()
-        found = self._ask("@claim", claim.key, str(len(text)), stdin=text)
-        if found is None:
+        holder = self._ask("@claim", claim.key, str(len(text)), stdin=text)
+        if holder is None:
             raise ConnectionLost(f"{self._transport.host} was taken and given back meanwhile")
-        return found
+        return holder
 
     def change(self, claim: Claim, key: str | None = None) -> None:
         """Replace the claim with that key (by default: the same key) by this one."""
@@ -167,49 +167,51 @@ class Volumes:
         self._root = root
         self._owner = owner
 
-    def look(self) -> Found:
+    def look(self) -> HostClaims:
         """All that is on the host, in one round trip."""
         return self._ask("show")
 
     def create(
-        self, address: Address, token: str, inputs: Mapping[str, Any], asked: VolumeInputs
+        self, address: Address, token: str, inputs: Mapping[str, Any], volume: VolumeInputs
     ) -> Mapping[str, Any]:
         """Make a volume, or find what an earlier call with this token made."""
         key = key_of(token)
         path = f"{scripts.enter(self._transport, self._root).root}/volumes/{key}/data"
         outputs = {"id": f"{address}.{key}", "path": path}
         claim = Claim(owner=self._owner, address=address, token=token, inputs=inputs, outputs=outputs)
-        return self._write("make", claim, size_mib(asked), asked)
+        return self._write("make", claim, size_mib(volume), volume)
 
-    def update(self, have: Record, inputs: Mapping[str, Any], asked: VolumeInputs) -> Mapping[str, Any]:
+    def update(self, have: Record, inputs: Mapping[str, Any], volume: VolumeInputs) -> Mapping[str, Any]:
         """Write the new inputs; the host must have the space that a larger `size` adds."""
-        was = self._own(have).claim
-        before = inputs_of("volume", was.inputs)
-        check_update(have.address, FIXED, before, asked)
-        return self._write("change", replace(was, inputs=inputs), size_mib(asked) - size_mib(before), asked)
+        claim = self._own(have).claim
+        before = inputs_of("volume", claim.inputs)
+        check_update(have.address, FIXED, before, volume)
+        return self._write(
+            "change", replace(claim, inputs=inputs), size_mib(volume) - size_mib(before), volume
+        )
 
-    def _write(self, verb: str, claim: Claim, more_mib: int, asked: VolumeInputs) -> Mapping[str, Any]:
+    def _write(self, verb: str, claim: Claim, more_mib: int, volume: VolumeInputs) -> Mapping[str, Any]:
         text = claim.text()
         try:
-            made = self._one(verb, claim.key, str(len(text)), str(more_mib * _KIB), stdin=text)
+            written = self._one(verb, claim.key, str(len(text)), str(more_mib * _KIB), stdin=text)
         except RunnerError as error:
             if error.code != "room":
                 raise
             free = show_mib(int(error.text) // _KIB)
-            summary = f"{self._transport.host} has {free} free, {claim.address} is to have {asked.size}"
+            summary = f"{self._transport.host} has {free} free, {claim.address} is to have {volume.size}"
             hint = "make room on the host, or ask for a smaller `size`"
             about = str(claim.address)
             raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=about, hint=hint) from error
-        return made.claim.outputs
+        return written.claim.outputs
 
     def delete(self, have: Record) -> None:
         """Remove a volume of this owner with its data; `PermanentError` if it is attached."""
         key = id_on_host(have, "volume")
-        found = self._find(key)
-        if found and found.claim.owner != self._owner:
+        volume = self._find(key)
+        if volume and volume.claim.owner != self._owner:
             return
-        if found and found.held:
-            raise _held(have.address, found.held, "detach it first")
+        if volume and volume.held:
+            raise _holder_fault(have.address, volume.held, "detach it first")
         self._ask("remove", key, seconds=ERASE_SECONDS)
 
     def attach(
@@ -230,7 +232,7 @@ class Volumes:
             raise ConnectionLost(f"{volume.address} was taken and given back meanwhile")
         if have.key != claim.key:
             hint = "a volume has one holder at a time: wait for it to end, or stop it"
-            raise _held(volume.address, have, hint)
+            raise _holder_fault(volume.address, have, hint)
         return have.outputs
 
     def path(self, volume: Record) -> str:
@@ -261,33 +263,35 @@ class Volumes:
         return next((volume for volume in self.look().volumes if volume.claim.key == key), None)
 
     def _own(self, volume: Record) -> Volume:
-        found = self._find(id_on_host(volume, "volume"))
-        if found is None or found.claim.owner != self._owner:
+        on_host = self._find(id_on_host(volume, "volume"))
+        if on_host is None or on_host.claim.owner != self._owner:
             summary = f"{volume.address} is not there"
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(volume.address))
-        return found
+        return on_host
 
     def _one(self, verb: str, key: str, *arguments: str, stdin: bytes) -> Volume:
-        found = self._ask(verb, key, *arguments, stdin=stdin).volumes
-        if not found:
+        volumes = self._ask(verb, key, *arguments, stdin=stdin).volumes
+        if not volumes:
             raise ConnectionLost(f"the volume {key} on {self._transport.host} was removed meanwhile")
-        return found[0]
+        return volumes[0]
 
-    def _ask(self, verb: str, *arguments: str, stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> Found:
+    def _ask(
+        self, verb: str, *arguments: str, stdin: bytes = b"", seconds: float = ANSWER_SECONDS
+    ) -> HostClaims:
         entered = scripts.enter_if_there(self._transport, self._root)
         if entered is None:
             if verb in {"change", "hold", "ready"}:
                 raise RunnerError("lost", "it is not there")
-            return Found(node=None, volumes=())
+            return HostClaims(node=None, volumes=())
         env = scripts.writer(self._transport, self._owner)
         arguments = (verb, self._root or "", *arguments)  # it finds the folder itself: it may have been moved
         answer = scripts.inline(self._transport, "volume.sh", arguments, stdin, seconds, env=env)
         if scripts.LEFT in answer:
             self._transport.forget()
-        return found_in(answer, self._transport, self._root)
+        return claims_in(answer, self._transport, self._root)
 
 
-def found_in(answer: bytes, transport: SshTransport, root: str | None) -> Found:
+def claims_in(answer: bytes, transport: SshTransport, root: str | None) -> HostClaims:
     """The claims in an answer of `volume.sh`."""
     answer = answer.partition(b"FLEETFORM-VOLUMES\n")[2]
     node: Claim | None = None
@@ -299,15 +303,15 @@ def found_in(answer: bytes, transport: SshTransport, root: str | None) -> Found:
         if len(sizes) != 2 or not all(size.isdecimal() for size in sizes):
             raise ConnectionLost(f"what is on {transport.host} did not come whole")
         first, second = map(int, sizes)
-        text, held, answer = answer[:first], answer[first : first + second], answer[first + second :]
+        text, holder_text, answer = answer[:first], answer[first : first + second], answer[first + second :]
         if name == _CLAIM:
             node = _parsed(text, transport, root, _CLAIM)
             continue
         claim = _parsed(text, transport, root, f"volumes/{name}/volume")
-        holder = held.partition(b"\n")[2]  # the first line is for scripts
-        by = _parsed(holder, transport, root, f"volumes/{name}/held") if held else None
+        holder = holder_text.partition(b"\n")[2]  # the first line is for scripts
+        by = _parsed(holder, transport, root, f"volumes/{name}/held") if holder_text else None
         volumes.append(Volume(claim=claim, held=by, lost=_lost(vanished)))
-    return Found(node=node, volumes=tuple(volumes))
+    return HostClaims(node=node, volumes=tuple(volumes))
 
 
 def _lost(vanished: Sequence[str]) -> str | None:
@@ -332,7 +336,7 @@ def _is_key(text: str) -> bool:
     return len(text) == 16 and text.isalnum()
 
 
-def _held(volume: Address, by: Claim, hint: str) -> PermanentError:
+def _holder_fault(volume: Address, by: Claim, hint: str) -> PermanentError:
     summary = f"{volume} is held by {by.address}, on node/{by.inputs.get('node')}"
     return PermanentError(PermanentKind.CONFLICT, summary, about=str(volume), hint=hint)
 

@@ -98,7 +98,7 @@ def nvidia(rows: Sequence[str], code: int, instances: Sequence[str] = ()) -> tup
     which `instances` lists, the output of `nvidia-smi -L`.
     """
     sliced = _instances(instances)
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     faults: list[tuple[BrokenGpuError, str]] = []
     for row in filter(None, map(str.strip, rows)):
         if row.lower().startswith("no devices"):
@@ -109,10 +109,10 @@ def nvidia(rows: Sequence[str], code: int, instances: Sequence[str] = ()) -> tup
             faults.append((error, row))
             continue
         mig = row.rpartition(",")[2].strip().lower() == "enabled"
-        found += _slices(gpu, sliced.get(gpu.index, ())) if mig else [gpu]
-    found.sort(key=lambda gpu: (gpu.index, gpu.instance))
-    _check("nvidia-smi", faults, code, found)
-    return tuple(found)
+        gpus += _slices(gpu, sliced.get(gpu.index, ())) if mig else [gpu]
+    gpus.sort(key=lambda gpu: (gpu.index, gpu.instance))
+    _check("nvidia-smi", faults, code, gpus)
+    return tuple(gpus)
 
 
 def _nvidia(row: str) -> Gpu:
@@ -130,14 +130,14 @@ def _nvidia(row: str) -> Gpu:
 
 def _instances(rows: Sequence[str]) -> dict[int, list[tuple[str, int, str]]]:
     """Index of a GPU → profile, number and UUID of each of its MIG instances."""
-    found: dict[int, list[tuple[str, int, str]]] = {}
+    instances: dict[int, list[tuple[str, int, str]]] = {}
     index = -1
     for row in map(str.strip, rows):
         if gpu := re.match(r"GPU (\d{1,4}): ", row):
             index = int(gpu[1])
         elif mig := _MIG.fullmatch(row):
-            found.setdefault(index, []).append((mig[1], int(mig[2]), mig[3]))
-    return found
+            instances.setdefault(index, []).append((mig[1], int(mig[2]), mig[3]))
+    return instances
 
 
 def _slices(gpu: Gpu, instances: Iterable[tuple[str, int, str]]) -> list[Gpu]:
@@ -153,19 +153,19 @@ def _slices(gpu: Gpu, instances: Iterable[tuple[str, int, str]]) -> list[Gpu]:
 
 def rocm(rows: Sequence[str], code: int) -> tuple[Gpu, ...]:
     """The GPUs in the output of `rocm-smi --showproductname --showmeminfo vram --showuniqueid --csv`."""
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     faults = []
     for row in _table(rows):
         if (row.get("device") or "").startswith("card"):
             try:
-                found.append(_rocm(row))
+                gpus.append(_rocm(row))
             except BrokenGpuError as error:
                 faults.append((error, str(error)))
-    found.sort(key=lambda gpu: gpu.index)
-    if not found and not faults and code:
+    gpus.sort(key=lambda gpu: gpu.index)
+    if not gpus and not faults and code:
         faults = [(BrokenGpuError(""), next(filter(None, map(str.strip, rows)), ""))]
-    _check("rocm-smi", faults, code, found)
-    return tuple(found)
+    _check("rocm-smi", faults, code, gpus)
+    return tuple(gpus)
 
 
 def _rocm(row: Mapping[str, str]) -> Gpu:
@@ -220,22 +220,22 @@ def _check(
 # ------------------------------------------------------------------------------------- a node's GPUs
 
 
-def chosen(there: Sequence[Gpu], choice: Sequence[int | str], declared: Mapping[str, Any]) -> tuple[Gpu, ...]:
+def chosen(gpus: Sequence[Gpu], choice: Sequence[int | str], declared: Mapping[str, Any]) -> tuple[Gpu, ...]:
     """The GPUs of a host that its node has, in the order of its blocks.
 
     Args:
-        there: All of the host.
+        gpus: All of the host.
         choice: The indexes, UUIDs and models of the host's `gpus`; empty: all of them.
         declared: Fields of `Shape` that were declared of it: of those with that model, memory and vendor it
             has as many.
     """
-    found = [gpu for gpu in there if not choice or any(_is(gpu, one) for one in choice)]
+    named = [gpu for gpu in gpus if not choice or any(_is(gpu, one) for one in choice)]
     if "gpus" not in declared:
-        return tuple(found)
+        return tuple(named)
     names, vendor = declared.get("gpu_name"), declared.get("gpu_vendor")
     alike = [
         gpu
-        for gpu in found
+        for gpu in named
         if (not names or any(_is_a(gpu, name) for name in names.split(",")))
         and (not vendor or gpu.vendor == vendor)
         and _has(gpu, declared.get("gpu_memory_mib"))
@@ -243,9 +243,9 @@ def chosen(there: Sequence[Gpu], choice: Sequence[int | str], declared: Mapping[
     return tuple(alike[: declared["gpus"]])
 
 
-def absent(there: Sequence[Gpu], choice: Sequence[int | str]) -> list[str]:
+def absent(gpus: Sequence[Gpu], choice: Sequence[int | str]) -> list[str]:
     """The parts of a choice that name no GPU of the host."""
-    return [str(one) for one in choice if not any(_is(gpu, one) for gpu in there)]
+    return [str(one) for one in choice if not any(_is(gpu, one) for gpu in gpus)]
 
 
 def _is(gpu: Gpu, one: int | str) -> bool:
@@ -266,19 +266,19 @@ def _is_a(gpu: Gpu, name: str) -> bool:
     """Whether the name means this GPU, in whatever spelling: its model, or the board on which it is, with at
     least the memory that the name says.
     """
-    wanted, gb = parts(name)
+    model, gb = parts(name)
     own = (gpu.name, parts(gpu.reported)[0])
-    return spelling(wanted) in map(spelling, own) and _has(gpu, gb and gb * 1024)
+    return spelling(model) in map(spelling, own) and _has(gpu, gb and gb * 1024)
 
 
 def _has(gpu: Gpu, mib: int | None) -> bool:
     return not mib or gpu.memory_mib is None or gpu.memory_mib * SOLD_OVER >= mib
 
 
-def listing(there: Sequence[Gpu], *, sizes: bool = False) -> str:
+def listing(gpus: Sequence[Gpu], *, sizes: bool = False) -> str:
     """`2 A6000, 1 T400`; with their memory `2 A6000 with 48GB, 1 T400 with 4GB`; `none`."""
     counts = Counter(
         f"{gpu.name} with {show_mib(gpu.memory_mib)}" if sizes and gpu.memory_mib else gpu.name
-        for gpu in there
+        for gpu in gpus
     )
     return ", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "none"

@@ -118,14 +118,14 @@ def _host_keys(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 def options_of(config: Config) -> Options:
     """The options, or a fault that names the wrong one."""
-    given = config.options
-    check_options(given, "ssh", _OPTIONS)
-    root = given.get("root")
+    options = config.options
+    check_options(options, "ssh", _OPTIONS)
+    root = options.get("root")
     defaults = Host(
         hostname="",
-        known_hosts=_path(config.project_dir, given.get("known_hosts")),
-        config=_path(config.project_dir, given.get("ssh_config")),
-        timing=_timing(given.get("connect_timeout", Timing().connect)),
+        known_hosts=_path(config.project_dir, options.get("known_hosts")),
+        config=_path(config.project_dir, options.get("ssh_config")),
+        timing=_timing(options.get("connect_timeout", Timing().connect)),
     )
     return Options(root=None if root is None else "/" + root.strip("/"), defaults=defaults)
 
@@ -134,13 +134,13 @@ Wrong = Callable[[object], str | None]
 """The error of an option's value; None if it is valid."""
 
 
-def check_options(given: Mapping[str, object], driver: str, known: Mapping[str, Wrong]) -> None:
+def check_options(options: Mapping[str, object], driver: str, allowed: Mapping[str, Wrong]) -> None:
     """`PermanentError` for an option that a driver does not have, or one with a wrong value."""
-    for key, value in given.items():
-        if key not in known:
-            hint = suggest(key, list(known)) or f"`{driver}` has these options: {', '.join(known)}"
+    for key, value in options.items():
+        if key not in allowed:
+            hint = suggest(key, list(allowed)) or f"`{driver}` has these options: {', '.join(allowed)}"
             raise _invalid(f"options.{key}", f"`{key}` is not an option of the driver `{driver}`", hint)
-        if wrong := known[key](value):
+        if wrong := allowed[key](value):
             raise _invalid(f"options.{key}", f"`{key}` {wrong}")
 
 
@@ -224,9 +224,9 @@ def _options(host: Host, folder: Path, program: str) -> list[str]:
     if host.host_keys:
         file = folder / f"keys-{len(tuple(folder.iterdir()))}"
         file.write_text("".join(f"* {key}\n" for key in host.host_keys))
-        words += _known(str(file))
+        words += _only_keys_of(str(file))
     elif host.known_hosts:
-        words += _known(host.known_hosts)
+        words += _only_keys_of(host.known_hosts)
     words += ["-p", str(host.port)] if host.port else []
     words += ["-l", host.user] if host.user else []
     if host.identity_file:
@@ -239,7 +239,7 @@ def _options(host: Host, folder: Path, program: str) -> list[str]:
     return words
 
 
-def _known(file: str) -> list[str]:
+def _only_keys_of(file: str) -> list[str]:
     """Let only the keys of that file count, and write nothing into it."""
     quoted = file.replace("%", "%%")
     words = [f'UserKnownHostsFile="{quoted}"', "GlobalKnownHostsFile=/dev/null", "UpdateHostKeys=no"]

@@ -122,8 +122,8 @@ def _read(data: bytes) -> tuple[bytes, str]:
 def _words(key: PrivateKeyTypes) -> str:
     from cryptography.hazmat.primitives import serialization as form
 
-    found = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
-    return " ".join(found.decode().split()[:2])
+    public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    return " ".join(public.decode().split()[:2])
 
 
 def _openssh(seed: bytes, point: bytes) -> str:

@@ -56,23 +56,23 @@ class Trust:
     def by_name(self) -> tuple[str, ...]:
         """The keys that are listed under the host's name, without those that were revoked."""
         port = re.fullmatch(r"\[(.*)\]:(\d+)", self.name)
-        found = self.listed.match(port[1] if port else self.name, "", int(port[2]) if port else None)
-        revoked = {*map(_text_of, found[2])}
-        return tuple(key for key in dict.fromkeys(map(_text_of, found[0])) if key not in revoked)
+        matches = self.listed.match(port[1] if port else self.name, "", int(port[2]) if port else None)
+        revoked = {*map(_text_of, matches[2])}
+        return tuple(key for key in dict.fromkeys(map(_text_of, matches[0])) if key not in revoked)
 
     def match(self, host: str, address: str, port: int | None) -> Any:
         """The lists that asyncssh wants: keys, authorities, revoked keys, and the same for X.509."""
-        found = self.listed.match(host, address, port)
-        self.known = tuple(dict.fromkeys(map(_text_of, found[0])))  # listed by its name and by its address
-        return found
+        matches = self.listed.match(host, address, port)
+        self.known = tuple(dict.fromkeys(map(_text_of, matches[0])))  # listed by its name and by its address
+        return matches
 
 
 def _named(options: asyncssh.SSHClientConnectionOptions) -> list[str]:
     """The files that ssh's configuration names. asyncssh takes `UserKnownHostsFile none` for leave to trust
     everybody.
     """
-    given = options.known_hosts
-    return [path for path in given if isinstance(path, str)] if isinstance(given, list) else []
+    files = options.known_hosts
+    return [path for path in files if isinstance(path, str)] if isinstance(files, list) else []
 
 
 @struct(slots=True)
@@ -100,8 +100,8 @@ class Checked(asyncssh.SSHClient):
             also = "" if trust.where == DECLARED else f"declare it in {DECLARED}, or "
             hint = f"if that is its fingerprint, {also}add this line to {trust.where}: {line}"
         else:
-            known = ", ".join(map(fingerprint, trust.known))
-            summary = f"the key of {host} has changed: known is {known}, it offers {fingerprint(key)}"
+            prints = ", ".join(map(fingerprint, trust.known))
+            summary = f"the key of {host} has changed: known is {prints}, it offers {fingerprint(key)}"
             hint = (
                 "somebody may be posing as it; if it was set up anew, replace its line in "
                 f"{trust.where} by: {line}"

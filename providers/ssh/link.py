@@ -225,13 +225,13 @@ class Link:
 
     def _settings(self) -> dict[str, Any]:
         host = self._host
-        given = {
+        settings = {
             "port": host.port,
             "username": host.user,
             "client_keys": [host.identity_file] if host.identity_file else None,
             "config": [host.config] if host.config else None,
         }
-        return {key: value for key, value in given.items() if value is not None}
+        return {key: value for key, value in settings.items() if value is not None}
 
     async def _open(self, way: tuple[Host, ...]) -> asyncssh.SSHClientConnection:
         host, settings = self._host, self._settings()
@@ -318,22 +318,22 @@ class Link:
 
 def _configured(host: Host, options: asyncssh.SSHClientConnectionOptions) -> Host | None:
     """The last host of the configuration file's `ProxyJump`; it is reached through the others."""
-    found: Host | None = None
+    jump: Host | None = None
     for part in str(options.tunnel).split(",") if isinstance(options.tunnel, str) else ():
         user, _, place = part.rpartition("@")
         name, _, port = place.rpartition(":") if ":" in place else (place, "", "")
         if name == host.hostname:  # `Host *` with a ProxyJump means the hosts behind it
             continue
-        found = Host(
+        jump = Host(
             hostname=name,
             user=user or None,
             port=int(port) if port else None,
             known_hosts=host.known_hosts,
             config=host.config,
-            proxy_jump=found,
+            proxy_jump=jump,
             timing=host.timing,
         )
-    return found
+    return jump
 
 
 def unsent(host: Host, error: Exception) -> ProviderError:
@@ -379,5 +379,5 @@ async def _pour(source: Source, process: asyncssh.SSHClientProcess[bytes]) -> No
 
 def _number(name: str) -> int:
     """SSH calls a signal `KILL`."""
-    found = signal.Signals.__members__.get(f"SIG{name}")
-    return int(found) if found else 1
+    number = signal.Signals.__members__.get(f"SIG{name}")
+    return int(number) if number else 1

@@ -32,7 +32,7 @@ from declarative.provider.optional import Visit
 from providers.ranks import launched
 from providers.runner import RunnerError, attempts_in, checked
 from providers.ssh import gpus, scripts
-from providers.ssh.claims import found_in
+from providers.ssh.claims import claims_in
 from providers.transport import ConnectionLost, Finished
 
 if TYPE_CHECKING:
@@ -90,7 +90,6 @@ class Facts:
     gpu_fault: str | None
     tools: frozenset[str]
     can: frozenset[str]
-    """See `Readiness.can`."""
     state_fault: str | None
     later: str | None
     """Where the state folder would be made today, if it is the default of earlier versions."""
@@ -120,17 +119,17 @@ class Facts:
         return replace(plain, **_of_gpus(self.gpus))
 
 
-def _of_gpus(found: Sequence[gpus.Gpu]) -> dict[str, Any]:
+def _of_gpus(own: Sequence[gpus.Gpu]) -> dict[str, Any]:
     """The fields of a shape with these GPUs. Of several models the name lists all (`A6000+T400`), so that
     nobody gets one for the other, and the memory of the smallest counts.
     """
-    names = sorted({gpu.name for gpu in found})
-    known = [gpu.memory_mib for gpu in found if gpu.memory_mib is not None]
+    names = sorted({gpu.name for gpu in own})
+    memories = [gpu.memory_mib for gpu in own if gpu.memory_mib is not None]
     return {
-        "gpus": len(found),
+        "gpus": len(own),
         "gpu_name": "+".join(names) or None,
-        "gpu_memory_mib": min(known, default=None) if len(known) == len(found) else None,
-        "gpu_vendor": found[0].vendor if found else None,
+        "gpu_memory_mib": min(memories, default=None) if len(memories) == len(own) else None,
+        "gpu_vendor": own[0].vendor if own else None,
     }
 
 
@@ -164,10 +163,10 @@ class Declared:
             return mine
         if not self.choice:
             return ()
-        asked = facts.gpus_known or not facts.tools & GPU_TOOLS
+        is_answered = facts.gpus_known or not facts.tools & GPU_TOOLS
         numbers = sorted({one for one in self.choice if isinstance(one, int)})
         named = len(numbers) >= count and not any(isinstance(one, str) for one in self.choice)
-        return tuple(map(str, numbers[:count])) if self.trusted and asked and named else None
+        return tuple(map(str, numbers[:count])) if self.trusted and is_answered and named else None
 
     def shape_of(self, facts: Facts) -> Shape:
         """Its shape; a declared field counts instead of a reported one."""
@@ -196,7 +195,7 @@ class Look:
 
 def look(transport: SshTransport, root: str | None, declared: Declared) -> Look:
     """Look at a host, whose state folder is `root` if it is not the usual one."""
-    return _judged(lambda: probe(transport, root, declared.node), declared)
+    return _look_by(lambda: probe(transport, root, declared.node), declared)
 
 
 def visit(
@@ -218,14 +217,14 @@ def visit(
         parts[:] = _visited(transport, root, owner, declared.node or "")
         return _facts_in(checked(parts[0], f"a script on {transport.host}"), asked_at)
 
-    found = _judged(read, declared)
-    if not found.facts:
-        return Visit(readiness=found.readiness)
-    cpus = found.facts.cpus
+    look = _look_by(read, declared)
+    if not look.facts:
+        return Visit(readiness=look.readiness)
+    cpus = look.facts.cpus
 
     def things() -> tuple[Thing, ...]:
         answer = checked(parts[2], f"a script on {transport.host}")
-        return found_in(answer, transport, root).things(owner)
+        return claims_in(answer, transport, root).things(owner)
 
     def ranks() -> Mapping[str, RankStatus]:
         entered, have = scripts.entered_in(parts[1].stdout)
@@ -234,7 +233,7 @@ def visit(
         scripts.note(transport, root, replace(entered, cpus=cpus))
         return launched(attempts_in(checked(parts[1], f"a script on {transport.host}")))
 
-    return Visit(readiness=found.readiness, things=_if_readable(things), attempts=_if_readable(ranks))
+    return Visit(readiness=look.readiness, things=_if_readable(things), attempts=_if_readable(ranks))
 
 
 def _visited(transport: SshTransport, root: str | None, owner: str, node: str) -> list[Finished]:
@@ -265,7 +264,7 @@ def _if_readable(read: Callable[[], T]) -> T | None:
         return None
 
 
-def _judged(read: Callable[[], Facts], declared: Declared) -> Look:
+def _look_by(read: Callable[[], Facts], declared: Declared) -> Look:
     """The result of a look whose facts `read` gives."""
     try:
         try:
@@ -333,7 +332,7 @@ def parse(lines: list[str], now: float) -> Facts:
     def count(name: str) -> int:
         return _number(one.get(name)) or 0
 
-    found, fault = _gpus(one, many)
+    listed_gpus, fault = _gpus(one, many)
     return Facts(
         root=one.get("root", ""),
         boot_id=one.get("boot_id"),
@@ -345,7 +344,7 @@ def parse(lines: list[str], now: float) -> Facts:
         disk_mib=count("block") * count("total") // MEBIBYTE,
         disk_free_mib=count("block") * count("free") // MEBIBYTE,
         files_free=_number(one.get("files_free")) if count("files") else None,  # btrfs counts none
-        gpus=found,
+        gpus=listed_gpus,
         gpu_fault=fault,
         tools=frozenset(many.get("tool", ())),
         can=frozenset(many.get("can", ())),
@@ -387,16 +386,16 @@ def _unfit(facts: Facts, declared: Declared) -> list[str]:
     if facts.memory_free_mib < LEAST_MEMORY_MIB:
         reasons.append(f"only {facts.memory_free_mib} MiB of memory are free")
     each_named = declared.choice and not any(map(gpus.is_model, declared.choice))
-    wanted = declared.resources.get("gpus")
-    named = bool(declared.devices) or declared.devices_of(facts, wanted or 0) is not None
+    declared_gpus = declared.resources.get("gpus")
+    named = bool(declared.devices) or declared.devices_of(facts, declared_gpus or 0) is not None
     if not facts.gpus_known:
-        if wanted != 0 and not (wanted and declared.trusted and named):
+        if declared_gpus != 0 and not (declared_gpus and declared.trusted and named):
             reasons.append(f"its GPUs are not known now: {facts.gpu_fault}")
-    elif wanted and declared.trusted and not named:
+    elif declared_gpus and declared.trusted and not named:
         has = len(declared.gpus_of(facts))
         reasons.append(
-            f"its `gpus` means {has} of the {wanted} GPUs that are declared of it, and no others are its "
-            "node's: name all of them by their indexes"
+            f"its `gpus` means {has} of the {declared_gpus} GPUs that are declared of it, and no others are "
+            "its node's: name all of them by their indexes"
         )
     elif facts.gpu_fault and "gpus" not in declared.resources and not each_named:
         reasons.append(f"its GPUs are in error: {facts.gpu_fault}")
@@ -413,25 +412,25 @@ def _falls_short(facts: Facts, declared: Declared) -> list[str]:
         ("memory_mib", facts.memory_mib, "MiB of memory", SOLD),
         ("disk_mib", facts.disk_mib or math.inf, "MiB of disk", SOLD),
     ):
-        wanted = declared.resources.get(key) or 0
-        if has < wanted * part:
-            short.append(f"{has} of the {wanted} {word}")
-    wanted, has = declared.resources.get("gpus") or 0, len(declared.gpus_of(facts))
-    if has < wanted and facts.gpus_known:
+        declared_count = declared.resources.get(key) or 0
+        if has < declared_count * part:
+            short.append(f"{has} of the {declared_count} {word}")
+    declared_count, has = declared.resources.get("gpus") or 0, len(declared.gpus_of(facts))
+    if has < declared_count and facts.gpus_known:
         size = as_declared(Shape(cpu=0, memory_mib=0), declared.resources).gpu_memory_mib
         names = declared.resources.get("gpu_name") or ""
         what = " ".join(filter(None, (declared.resources.get("gpu_vendor"), names, "GPUs")))
         what = what.replace(",", " or ") + (f" with {show_mib(size)} of memory" if size else "")
         sizes = bool(size) or any(parts(name)[1] for name in names.split(","))
-        there = gpus.listing(facts.gpus, sizes=sizes)
-        short.append(f"{has} of the {wanted} {what} (GPUs that work: {there})")
+        listed = gpus.listing(facts.gpus, sizes=sizes)
+        short.append(f"{has} of the {declared_count} {what} (GPUs that work: {listed})")
     out = [f"it has {', '.join(short)} that are declared of it"] if short else []
-    if out and has < wanted and facts.gpus and facts.gpu_fault:
+    if out and has < declared_count and facts.gpus and facts.gpu_fault:
         out.append(facts.gpu_fault)
     if facts.gpus_known and (strange := gpus.absent(facts.gpus, declared.choice)):
-        there = and_more([f"{gpu.index} {gpu.id} {gpu.name}" for gpu in facts.gpus] or ["none"], MOST_NAMED)
+        listed = and_more([f"{gpu.index} {gpu.id} {gpu.name}" for gpu in facts.gpus] or ["none"], MOST_NAMED)
         fault = f" ({facts.gpu_fault})" if facts.gpu_fault else ""
-        out.append(f"its `gpus` names {', '.join(strange)}, and its GPUs are: {there}{fault}")
+        out.append(f"its `gpus` names {', '.join(strange)}, and its GPUs are: {listed}{fault}")
     return [*out, "correct its declaration, or write `trust: true` at the host"] if out else []
 
 
@@ -450,9 +449,9 @@ def _lacks(facts: Facts, declared: Declared) -> list[str]:
     if recorded is None:
         return out
     for key, word, part in (("cpu", "CPUs", 1.0), ("memory_mib", "MiB of memory", TOLERANCE)):
-        wanted, has = getattr(recorded, key), getattr(shape, key)
-        if key not in declared.resources and has < wanted * part:
-            out.append(f"it has {has} of the {wanted} {word} that are recorded of it: {_FEWER}")
+        had, has = getattr(recorded, key), getattr(shape, key)
+        if key not in declared.resources and has < had * part:
+            out.append(f"it has {has} of the {had} {word} that are recorded of it: {_FEWER}")
     return out
 
 
@@ -476,8 +475,8 @@ def _gone(facts: Facts, declared: Declared) -> str | None:
             numbers = ", ".join(map(str, mine))
             return f"its GPUs are {numbers}, which is not recorded: {_ANEW}"
         return None
-    there = {gpu.id for gpu in facts.gpus}
-    missing = [device for device in declared.devices if device not in there]
+    ids = {gpu.id for gpu in facts.gpus}
+    missing = [device for device in declared.devices if device not in ids]
     if not missing:
         return None
     new = [gpu.id for gpu in declared.gpus_of(facts) if gpu.id not in declared.devices]

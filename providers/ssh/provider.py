@@ -31,7 +31,7 @@ from providers.rank_scripts import beside, prepared
 from providers.ranks import Ranks, RanksOfNodes
 from providers.runner import Runner
 from providers.ssh import probe, scripts
-from providers.ssh.claims import Claim, Claims, Found, Volumes, id_on_host
+from providers.ssh.claims import Claim, Claims, HostClaims, Volumes, id_on_host
 from providers.ssh.host import host_of, options_of, terminal
 from providers.ssh.probe import Declared, Facts, Look
 from providers.ssh.transport import SshTransport, command_line
@@ -70,21 +70,20 @@ class Ssh(RanksOfNodes):
                 transport, declared = self._transport(fields), declared_of(fields)
             except PermanentError as error:
                 return Look(readiness=probe.unanswered(error))
-            found = probe.look(transport, self._options.root, declared)
-            found = replace(found, connected=transport.connected)
+            look = probe.look(transport, self._options.root, declared)
+            look = replace(look, connected=transport.connected)
             try:
-                if found.facts and found.readiness.state is NodeState.READY:
-                    self._check_free(transport, fields, found.facts)
-                    found = replace(found, address=_address(fields, found.facts))
+                if look.facts and look.readiness.state is NodeState.READY:
+                    self._check_free(transport, fields, look.facts)
+                    look = replace(look, address=_address(fields, look.facts))
             except ProviderError as error:
-                return replace(found, readiness=probe.unanswered(error))
-            return found
+                return replace(look, readiness=probe.unanswered(error))
+            return look
 
         return dict(zip(hosts, _side_by_side(one, list(hosts.values())), strict=True))
 
     @guarded
     def known_keys(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Sequence[str]]:
-        """See `provider.KnowsKeys`."""
         return {name: self._transport(fields).known_keys() for name, fields in hosts.items()}
 
     @guarded
@@ -95,39 +94,41 @@ class Ssh(RanksOfNodes):
         have = claims.read() if facts.claim else None
         if have is None:
             return
-        known = self._config.hosts.get(have.address.name)
-        twin = known is not None and any(known.get(k) != fields.get(k) for k in ("hostname", "port"))
+        same_name = self._config.hosts.get(have.address.name)
+        twin = same_name is not None and any(same_name.get(k) != fields.get(k) for k in ("hostname", "port"))
         if have.owner != self._config.lineage or twin:
             raise claims.taken(have)
 
     @guarded
     def inventory(self) -> tuple[Thing, ...]:
         """All things of this owner on `Config.hosts`, or a fault that names each host that gave no answer."""
-        found, faults = self._found(self._config.hosts)
+        looks, faults = self._look_at(self._config.hosts)
         raise_all(faults)
-        mine = {(t.address, t.token): t for f in found for t in f.things(self._config.lineage)}
+        mine = {(t.address, t.token): t for f in looks for t in f.things(self._config.lineage)}
         return tuple(mine.values())
 
     @guarded
     def find(self, address: Address, token: str) -> Thing | None:
-        """See the port. It asks the host of that name, or all hosts if no host has it."""
+        """It asks the host of that name, or all hosts if no host has it."""
         hosts = self._config.hosts
         alone = address.kind == "node" and address.name in hosts
-        found, faults = self._found({address.name: hosts[address.name]} if alone else hosts)
-        for thing in (thing for f in found for thing in f.things(self._config.lineage)):
+        looks, faults = self._look_at({address.name: hosts[address.name]} if alone else hosts)
+        for thing in (thing for f in looks for thing in f.things(self._config.lineage)):
             if (thing.address, thing.token) == (address, token):
                 return thing
         raise_all(faults)
         return None
 
-    def _found(self, hosts: Mapping[str, Mapping[str, Any]]) -> tuple[list[Found], list[ProviderError]]:
+    def _look_at(
+        self, hosts: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[list[HostClaims], list[ProviderError]]:
         """The things on hosts, and the faults of hosts that did not answer."""
 
         @guarded
-        def look(fields: Mapping[str, Any]) -> Found:
+        def look(fields: Mapping[str, Any]) -> HostClaims:
             return self._volumes(fields).look()
 
-        def one(fields: Mapping[str, Any]) -> Found | ProviderError:
+        def one(fields: Mapping[str, Any]) -> HostClaims | ProviderError:
             try:
                 return look(fields)
             except ProviderError as error:
@@ -135,7 +136,7 @@ class Ssh(RanksOfNodes):
 
         answers = _side_by_side(one, list(hosts.values()))
         faults = [answer for answer in answers if isinstance(answer, ProviderError)]
-        return [answer for answer in answers if isinstance(answer, Found)], faults
+        return [answer for answer in answers if isinstance(answer, HostClaims)], faults
 
     @guarded
     def create(
@@ -146,12 +147,15 @@ class Ssh(RanksOfNodes):
             volume = inputs_of("volume", inputs)
             return self._volumes(volume.host).create(address, token, inputs, volume)
         if address.kind == "attachment":
-            asked = inputs_of("attachment", inputs)
-            held, node = needs.get(Address("volume", asked.volume)), needs.get(Address("node", asked.node))
-            if held is None or node is None:
+            attachment = inputs_of("attachment", inputs)
+            disk, node = (
+                needs.get(Address("volume", attachment.volume)),
+                needs.get(Address("node", attachment.node)),
+            )
+            if disk is None or node is None:
                 summary = f"{address}: its volume or its node is not there"
                 raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(address))
-            return self._volumes(held.volume.host).attach(address, token, inputs, held, _key(node))
+            return self._volumes(disk.volume.host).attach(address, token, inputs, disk, _key(node))
         _check_kind(address)
         return self.take(address, token, inputs, inputs_of("node", inputs).host)
 
@@ -173,7 +177,7 @@ class Ssh(RanksOfNodes):
             why = facts.gpu_fault or f"its `gpus` means {len(declared.gpus_of(facts))} of {count}"
             summary = f"the GPUs of {transport.host} are not known now: {why}"
             raise TransientError(TransientKind.BUSY, summary, about=transport.host.hostname)
-        wanted = Claim(
+        claim = Claim(
             owner=self._config.lineage,
             address=address,
             token=token,
@@ -186,13 +190,13 @@ class Ssh(RanksOfNodes):
             },
         )
         claims = self._claims(transport)
-        have = claims.take(wanted)
-        if (have.owner, have.address) == (wanted.owner, wanted.address) and have.token != wanted.token:
+        have = claims.take(claim)
+        if (have.owner, have.address) == (claim.owner, claim.address) and have.token != claim.token:
             # An earlier create of the same node, which `state rm` forgot: no other node can want the host.
             self._check_still(transport, have)
-            claims.change(wanted, have.key)
-            have = claims.take(wanted)
-        if (have.owner, have.token) == (wanted.owner, wanted.token):
+            claims.change(claim, have.key)
+            have = claims.take(claim)
+        if (have.owner, have.token) == (claim.owner, claim.token):
             return have.outputs
         raise claims.taken(have)
 
@@ -256,7 +260,6 @@ class Ssh(RanksOfNodes):
 
     @guarded
     def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
-        """See `provider.Tidies`."""
         old = self._ranks(node).ended_before(oldest)
         if old:
             self._claims(self.transport(node)).tidy(_key(node), old)
@@ -265,7 +268,7 @@ class Ssh(RanksOfNodes):
 
     @guarded
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
-        """See the port. The readiness of a host that does not answer says why."""
+        """The readiness of a host that does not answer says why."""
 
         def one(record: Record) -> Readiness:
             try:
@@ -279,7 +282,6 @@ class Ssh(RanksOfNodes):
 
     @guarded
     def visit(self, node: Record) -> Visit:
-        """See `provider.Visits`."""
         try:
             transport, declared = self.transport(node), _recorded(node)
         except PermanentError as error:
@@ -294,7 +296,7 @@ class Ssh(RanksOfNodes):
 
     @guarded
     def reaches(self, node: Record, address: str) -> str | None:
-        """See the port. It tries the port by which this host itself is reached, and others."""
+        """It tries the port by which this host itself is reached, and others."""
         transport = self.transport(node)
         return probe.reaches(transport, address, transport.host.port)
 
@@ -302,7 +304,7 @@ class Ssh(RanksOfNodes):
 
     @guarded
     def start(self, node: Record, launch: Launch) -> RankStatus:
-        """See the port. CPUs beyond those of the host wrap around."""
+        """CPUs beyond those of the host wrap around."""
         volumes = self._volumes(node.node.host)
         if launch.volumes:
             volumes.ready(_key(node), launch.volumes.values())
@@ -325,17 +327,16 @@ class Ssh(RanksOfNodes):
 
     @guarded
     def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
-        """See `provider.LogEnds`. One round trip, however many there are."""
+        """One round trip, however many there are."""
         transport, _, folder = self._entered(node)
         answer = scripts.inline(transport, "logs.sh", (f"{folder}/ranks", *attempts))
-        found = [line.split() for line in scripts.lines(answer, "FLEETFORM-LOGS")]
-        return {name: LogEnd(size=int(size), quiet=float(quiet)) for name, size, quiet in found}
+        rows = [line.split() for line in scripts.lines(answer, "FLEETFORM-LOGS")]
+        return {name: LogEnd(size=int(size), quiet=float(quiet)) for name, size, quiet in rows}
 
     @guarded
     def terminal(
         self, node: Record, attempt: str | None, command: Sequence[str], *, tty: bool
     ) -> AbstractContextManager[Terminal]:
-        """See `provider.Terminals`."""
         if attempt is None:
             # As ssh sends words: with blanks between them, for the shell there.
             return terminal(self.transport(node).host, " ".join(command) or None, tty=tty)
@@ -390,12 +391,12 @@ def _key(node: Record) -> str:
 
 def declared_of(fields: Mapping[str, Any]) -> Declared:
     """What is declared of a host, which counts more than what it reports."""
-    found = fields.get("resources") or {}
-    if not isinstance(found, Mapping) or set(found) - set(Shape.__dataclass_fields__):
-        summary = f"the declared resources of {fields.get('hostname')} cannot be {found!r}"
+    resources = fields.get("resources") or {}
+    if not isinstance(resources, Mapping) or set(resources) - set(Shape.__dataclass_fields__):
+        summary = f"the declared resources of {fields.get('hostname')} cannot be {resources!r}"
         raise PermanentError(PermanentKind.INVALID, summary, about="resources")
     return Declared(
-        resources=found, choice=tuple(fields.get("gpus") or ()), trusted=bool(fields.get("trust"))
+        resources=resources, choice=tuple(fields.get("gpus") or ()), trusted=bool(fields.get("trust"))
     )
 
 
@@ -415,7 +416,7 @@ def _address(fields: Mapping[str, Any], facts: Facts) -> str:
     network = ip_network(str(fields["network"]))
     inside = [address for address in facts.addresses if ip_address(address) in network]
     if not inside:
-        known = ", ".join(facts.addresses) or "none"
-        summary = f"{fields['hostname']} has no address in {network}: {known}"
+        addresses = ", ".join(facts.addresses) or "none"
+        summary = f"{fields['hostname']} has no address in {network}: {addresses}"
         raise PermanentError(PermanentKind.INVALID, summary, about="network")
     return inside[0]

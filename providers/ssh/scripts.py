@@ -126,14 +126,14 @@ def number(written: str) -> int:
 
 def cpu_list(written: str) -> tuple[int, ...]:
     """`0-3,8` as numbers; the kernel's way to write a set of CPUs. `RunnerError` for anything else."""
-    found: list[int] = []
+    cpus: list[int] = []
     for part in filter(None, written.strip().split(",")):
         first, _, last = part.partition("-")
         begin, end = number(first), number(last or first)
-        if end >= MOST_CPUS or len(found) >= MOST_CPUS:
+        if end >= MOST_CPUS or len(cpus) >= MOST_CPUS:
             raise RunnerError("strange", f"it says `{written[:40]}` where its CPUs belong")
-        found += range(begin, end + 1)
-    return tuple(found)
+        cpus += range(begin, end + 1)
+    return tuple(cpus)
 
 
 # ------------------------------------------------------------------------------------ the state folder
@@ -169,10 +169,10 @@ def note(transport: SshTransport, root: str | None, entered: Entered) -> None:
 
 def entered_in(answer: bytes) -> tuple[Entered, bool]:
     """The facts in an answer of `enter.sh`, and whether the runner is there."""
-    found = dict(line.partition("=")[::2] for line in lines(answer, "FLEETFORM-ENTER"))
-    root = found["root"]
-    entered = Entered(root=root, cpus=cpu_list(found.get("cpus", "")), script=f"{root}/bin/{runner()[0]}")
-    return entered, "have" in found
+    facts = dict(line.partition("=")[::2] for line in lines(answer, "FLEETFORM-ENTER"))
+    root = facts["root"]
+    entered = Entered(root=root, cpus=cpu_list(facts.get("cpus", "")), script=f"{root}/bin/{runner()[0]}")
+    return entered, "have" in facts
 
 
 class _NotThereError(Exception):

@@ -32,9 +32,9 @@ def no_shell(host: Host, user: str, answer: Finished) -> PermanentError:
     written = b"\n".join((answer.stdout, answer.stderr)).strip()
     lines = written.decode(errors="replace").splitlines()
     shown = f" (`{lines[0].strip()[:MOST_SHOWN]}`)" if lines else ""
-    known = next((name for form, name in _SHELLS if form.search(written)), None)
-    if known:
-        why = f"its login shell is {known}{shown}"
+    shell = next((name for form, name in _SHELLS if form.search(written)), None)
+    if shell:
+        why = f"its login shell is {shell}{shown}"
     elif not lines:
         why = (
             f"its login shell ends with exit code {answer.exit_code} and prints nothing, as `/bin/false` does"

@@ -114,19 +114,19 @@ class SshTransport:
         self.fence = fence
 
     def run(self, argv: Sequence[str], stdin: bytes | Source = b"", timeout: float | None = None) -> Finished:
-        """See `Transport.run`. A command that still runs after `timeout` goes on there.
+        """A command that still runs after `timeout` goes on there.
 
         A source of bytes is for input that is too large for memory.
         """
         link = background.link(self.host)
-        done = background.call(link.run(command_line(argv), stdin, timeout, self.fence))
-        if done.exit_code in NOT_FOUND:
+        answer = background.call(link.run(command_line(argv), stdin, timeout, self.fence))
+        if answer.exit_code in NOT_FOUND:
             link.known.clear()  # a script that was put there may be gone: the next call checks
-        if MARK in done.stdout:
+        if MARK in answer.stdout:
             link.known[_SHELL] = True
         elif _SHELL not in link.known:
             self._check_shell(link)
-        return done
+        return answer
 
     @property
     def connected(self) -> bool:
@@ -159,10 +159,10 @@ class SshTransport:
         """The result of `make`, remembered as long as the present connection lasts."""
         link = background.link(self.host)
         background.call(link.connection())
-        known = link.known  # of this connection: the next one has its own
-        if key not in known:
-            known[key] = make()
-        return cast("T", known[key])
+        memory = link.known  # of this connection: the next one has its own
+        if key not in memory:
+            memory[key] = make()
+        return cast("T", memory[key])
 
 
 def command_line(argv: Sequence[str]) -> str:

@@ -42,10 +42,10 @@ VOLUME: Mapping[str, Any] = {
 def until(look: Callable[[], T], seconds: float) -> T:
     """The first true result of `look`; a test fails if there is none in time."""
     deadline = time.monotonic() + seconds
-    while not (found := look()):
+    while not (answer := look()):
         assert time.monotonic() < deadline, "what the test waits for did not come"
         time.sleep(0.02)
-    return found
+    return answer
 
 
 class Place:
@@ -77,8 +77,8 @@ class Place:
 
     def create(self, record: Record, *needs: Record) -> Record:
         """Make it, and record its outputs."""
-        known = {need.address: need for need in needs}
-        outputs = self.provider.create(record.address, self.token(record), record.inputs, known)
+        things = {need.address: need for need in needs}
+        outputs = self.provider.create(record.address, self.token(record), record.inputs, things)
         return replace(record, outputs=outputs)
 
     def node(self, name: str = "gpu-0") -> Record:
@@ -161,8 +161,8 @@ class Place:
         for record in sorted(self.made, key=lambda r: order.index(r.address.kind)):
             with suppress(ProviderError):
                 # The record may lack outputs, which a provider may need to delete the thing.
-                found = self.provider.find(record.address, self.token(record))
-                self.provider.delete(replace(record, outputs=found.outputs) if found else record)
+                thing = self.provider.find(record.address, self.token(record))
+                self.provider.delete(replace(record, outputs=thing.outputs) if thing else record)
 
 
 class Packed:

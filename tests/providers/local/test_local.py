@@ -820,15 +820,16 @@ def test_changes_at_the_same_time_share_one_lock(tmp_path, monkeypatch):
     monkeypatch.setattr("providers.local.files.fcntl.flock", locks)
     early = Epoch(tmp_path / ".epoch", lambda: 9, ())
     late = Epoch(tmp_path / ".epoch", lambda: 10, ())
-    with early.held():
+    with early.as_writer():
         taken = locks.call_count
-        with early.held():
+        with early.as_writer():
             assert locks.call_count == taken
-        with pytest.raises(TransientError, match="in the middle of a change"), late.held():
+        with pytest.raises(TransientError, match="in the middle of a change"), late.as_writer():
             raise AssertionError
-    with late.held():
+    with late.as_writer():
         pass
-    with pytest.raises(StaleError, match=r"a later command was here \(10, and this is 9\)"), early.held():
+    refused = r"a later command was here \(10, and this is 9\)"
+    with pytest.raises(StaleError, match=refused), early.as_writer():
         raise AssertionError
 
 
@@ -837,12 +838,12 @@ def test_a_number_is_not_raised_while_others_share_the_lock(tmp_path):
     number = [9]
     one = Epoch(tmp_path / ".epoch", lambda: number[0], ())
     later = Epoch(tmp_path / ".epoch", lambda: 11, ())
-    with one.held():
+    with one.as_writer():
         number[0] = 10
         for other in (one, later):
-            with pytest.raises(TransientError, match="in the middle of a change"), other.held():
+            with pytest.raises(TransientError, match="in the middle of a change"), other.as_writer():
                 raise AssertionError
-    with one.held():
+    with one.as_writer():
         pass
     assert (tmp_path / ".epoch").read_text() == "10\n"
 

@@ -19,7 +19,7 @@ from declarative.provider import PermanentError, PermanentKind
 from providers.ownership import key_of
 from providers.runner import RunnerError
 from providers.ssh import scripts
-from providers.ssh.claims import Claim, Claims, Found, Volume, Volumes, _lost, found_in
+from providers.ssh.claims import Claim, Claims, HostClaims, Volume, Volumes, _lost, claims_in
 from providers.ssh.host import Host
 from providers.ssh.transport import NOT_FOUND
 from providers.transport import ConnectionLost, Finished, LocalTransport
@@ -106,7 +106,7 @@ def refused(kind: PermanentKind, call: Callable[[], object]) -> PermanentError:
     return caught.value
 
 
-def contents(root: Path) -> Found:
+def contents(root: Path) -> HostClaims:
     return volumes(root).look()
 
 
@@ -212,7 +212,7 @@ def test_a_damaged_claim_is_named_with_its_file(root: Path, damage: Callable[[st
 
 def test_one_create_makes_one_volume(root: Path) -> None:
     """Asked for again it is found, as it was made; a reader makes no folder."""
-    assert (contents(root), root.exists()) == (Found(node=None, volumes=()), False)
+    assert (contents(root), root.exists()) == (HostClaims(node=None, volumes=()), False)
     data = made(volumes(root))
     Path(str(data.outputs["path"]), "file").write_text("kept")
     assert made(volumes(root), size="2MB").outputs == data.outputs
@@ -363,11 +363,11 @@ def test_what_was_removed_meanwhile_is_a_lost_answer(root: Path, monkeypatch: py
     """The answer is whole, and names no volume; or the volume is there, and its holder went."""
     claims(root).take(node())
     data, at = made(volumes(root)), volumes(root)
-    monkeypatch.setattr(at, "_ask", lambda *_, **__: Found(node=None, volumes=()))
+    monkeypatch.setattr(at, "_ask", lambda *_, **__: HostClaims(node=None, volumes=()))
     with pytest.raises(ConnectionLost, match="on here was removed meanwhile"):
         made(at)
     (there,) = contents(root).volumes
-    monkeypatch.setattr(at, "_ask", lambda *_, **__: Found(node=None, volumes=(there,)))
+    monkeypatch.setattr(at, "_ask", lambda *_, **__: HostClaims(node=None, volumes=(there,)))
     with pytest.raises(ConnectionLost, match="volume/data was taken and given back meanwhile"):
         attached(at, data)
 
@@ -379,14 +379,14 @@ def test_an_answer_that_was_cut_off_is_a_lost_answer(root: Path) -> None:
     at: Any = Here()
     whole = Volumes(at, str(root), "me").look()
     answer = at.answers[-1]
-    assert found_in(answer, at, str(root)) == whole
+    assert claims_in(answer, at, str(root)) == whole
     assert (whole.node, len(whole.volumes)) == (node(), 1)
     for end in range(len(answer) - len("\n")):
         with pytest.raises((ConnectionLost, PermanentError)):
-            found_in(answer[:end], at, str(root))
+            claims_in(answer[:end], at, str(root))
     for odd in (b"claim 1\n", b"claim one 0\n"):
         with pytest.raises(ConnectionLost):
-            found_in(b"FLEETFORM-VOLUMES\n" + odd + b"xFLEETFORM-END\n", at, str(root))
+            claims_in(b"FLEETFORM-VOLUMES\n" + odd + b"xFLEETFORM-END\n", at, str(root))
 
 
 def test_a_volume_whose_content_vanished_says_so_to_its_owner() -> None:
@@ -396,7 +396,7 @@ def test_a_volume_whose_content_vanished_says_so_to_its_owner() -> None:
         )
         return Volume(claim=claim, held=None, lost=lost)
 
-    found = Found(
+    found = HostClaims(
         node=node(), volumes=(volume("a", "me", "gone"), volume("b", "me", None), volume("c", "you", "gone"))
     )
     for owner, lost in (("me", {"gpu-0": None, "a": "gone", "b": None}), ("you", {"c": "gone"})):
