@@ -4,11 +4,13 @@ or that of `-C`, as with every command.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from click.core import ParameterSource
@@ -31,13 +33,17 @@ from declarative.cli.options import (
     reuse_option,
     unplaced_option,
 )
-from declarative.cli.output import STOPPING, say, stopping
+from declarative.cli.output import INTERRUPTED, STOPPING, say, stopping
 from declarative.converge.project import ProjectSession
-from declarative.converge.state_access import DEFAULT_STATE
+from declarative.converge.state_access import DEFAULT_STATE, of_state
 from declarative.model.diagnostic import and_more, failed
+from declarative.model.inputs import RankInputs
+from declarative.model.state import natural
 from declarative.model.text import clean
 
 if TYPE_CHECKING:
+    from declarative.apply.graph_walk import ActionResult
+    from declarative.apply.retry_schedule import Due
     from declarative.cli.run_output import RunOutput
     from declarative.converge.ports import RunOutcome
     from declarative.converge.run import Run, RunOptions
@@ -218,7 +224,7 @@ def _apply_declared(session: ProjectSession, options: Mapping[str, Any], output:
                 output.summary((), outcome.result, run.origin, outcome.plan)
         else:
             outcome = _converge(run, run.make_plan(writer, run.options.requested), writer, output)
-    return _follow(run, outcome, output)
+    return _end(run, outcome, output)
 
 
 def _apply_saved(session: ProjectSession, file: str, options: Mapping[str, Any], output: RunOutput) -> int:
@@ -233,7 +239,7 @@ def _apply_saved(session: ProjectSession, file: str, options: Mapping[str, Any],
     )
     with session.state.lock(run.store, run.doing, options["lock_timeout"]) as writer:
         outcome = _converge(run, saved_plan.checked_plan(run, saved, writer), writer, output)
-    return _follow(run, outcome, output)
+    return _end(run, outcome, output)
 
 
 def _run_options(options: Mapping[str, Any], **more: Any) -> RunOptions:
@@ -277,12 +283,10 @@ def _converge(run: Run, plan: Plan, writer: Writer, output: RunOutput) -> RunOut
     return outcome
 
 
-def _follow(run: Run, outcome: RunOutcome, output: RunOutput) -> int:
-    """With `--wait`, follow the tasks to their end; the exit code."""
+def _end(run: Run, outcome: RunOutcome, output: RunOutput) -> int:
+    """With `--wait`, follow the tasks to their end; else say which run. The exit code."""
     if run.options.follows and outcome.exit_code in (0, 4) and outcome.carried_out:
-        from declarative.cli.following import follow
-
-        return max(follow(run, output), outcome.exit_code)
+        return max(TaskFollowing(run, output).follow(), outcome.exit_code)
     tasks = run.running_tasks() if outcome.exit_code == 0 and not output.as_json else ()
     if tasks:
         sys.stderr.write(f"running: {name_tasks(tasks)} (follow with `fleetform logs {tasks[0]} -f`)\n")
@@ -410,3 +414,185 @@ def _say_protected(run: Run, output: RunOutput) -> None:
         without = "`removed: [{from: volume/NAME, destroy: true}]` in the project"
         unprotect = f"{unprotect} (of a volume without one: {without})"
     output.say_protected(names, f"To delete them too: {unprotect}, and destroy again.", guarded)
+
+
+# ---------------------------------------------------------------------------------- `apply --wait` follows
+
+PATIENCE = 5.0
+"""Seconds that a retry waits for the lock before it looks again."""
+OVERTAKEN = "was changed by another command: this one runs nothing again; `fleetform apply --wait` does"
+Step = Literal["on", "over", "interrupted"]
+LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs {} -f`)"
+
+
+class TaskFollowing:
+    """Tasks that are followed to their end. Those that fail run again as their `retry` says."""
+
+    def __init__(self, run: Run, output: RunOutput) -> None:
+        from declarative.apply.retry_schedule import Retries
+        from declarative.apply.watch import Idle
+
+        self._run, self._output = run, output
+
+        def on_retry(task: str, due: Due) -> None:
+            output.say(f"task/{task} runs again in {due.delay:.0f} s: {due.cause}")
+
+        # A saved plan has no retries, and no tasks that already wait for a place: its YAML is not read.
+        state, tasks = run.store.read(), run.desired.tasks
+        waiting = [task for task in (run.plan.unplaced.waiting if run.plan else ()) if task in tasks]
+        self._retries = retries = Retries(tasks, run.now, on_retry=on_retry)
+        retries.wait_for_place(waiting)
+        lacking = {task: lack.what for task, lack in run.lacking.items()}
+        retries.tried(lacking, (), lacking)
+        retries.tried(run.unstarted, (), dict.fromkeys(run.unstarted))
+        output.say_retries(retries.waits((*waiting, *lacking, *run.unstarted)))
+        retries.leave(state)
+        self._idle = Idle(run.desired.fleets, run.now)
+        self._idle.leave(state)
+        self._tasks = tuple(sorted({*run.running_tasks(), *waiting}))
+
+    def follow(self) -> int:
+        """Watch the tasks, and say how each ended: 0, 3 if one found no place, 4, or 130.
+
+        4 also if the state is lost, as with its lock, while a task is started again: what was done is
+        reported.
+        """
+        from declarative.apply.retry_schedule import NOT_STARTED
+        from declarative.apply.watch import follow as watch
+        from declarative.model.status import RankState
+        from declarative.store import StateError
+
+        run, retries = self._run, self._retries
+        if not self._tasks:
+            return 0
+        step: Step = "on"
+        while step == "on":
+            # Made anew each time: the things of a task that runs again may be on other nodes.
+            backends = run.session.backends(run.desired, run.store.read())
+            with stopping(LEAVING.format(self._tasks[0])) as stop:
+                states = watch(
+                    run.store,
+                    backends,
+                    self._tasks,
+                    retries,
+                    idle=self._idle,
+                    stopping=stop,
+                    settled=run.refresh,
+                    remind=self._output.say,
+                )
+            try:
+                step = "interrupted" if stop.is_set() else self._step()
+            except StateError as error:
+                say(of_state(error, run.session.directory).diagnostics)
+                return 4
+        if step == "interrupted":
+            return INTERRUPTED
+        without_place = retries.without_place
+        never = {task: NOT_STARTED for task in states if not retries.knew(task)}
+        self._output.say_ended(run.store, states, {**never, **without_place})
+        self._say_idle()
+        bad = [task for task, state in states.items() if state is not RankState.SUCCEEDED]
+        if not bad:
+            return 0
+        return 3 if all(t in without_place and states[t] is RankState.PENDING for t in bad) else 4
+
+    def _step(self) -> Step:
+        """Start the tasks that are to run again, or delete idle nodes; `over` when all tasks have ended."""
+        from declarative.apply.watch import is_over
+
+        state = self._run.store.read()
+        ready = self._retries.ready(state)
+        # If a task is ready although it had ended, another command was faster: it runs again.
+        over = not ready and is_over(state, self._tasks, self._retries)
+        # If another command declares the tasks anew, their new ranks come when the old ones have gone.
+        amid = over and self._retries.any and self._retries.overtaken(state, self._tasks) is not None
+        if over and not amid:
+            return "over"
+        if ready or amid:
+            going = self._start_again(ready)
+        else:
+            going = not self._idle.ready(state) or self._release_places()
+        return "on" if going else "interrupted"
+
+    def _start_again(self, tasks: Collection[str]) -> bool:
+        """Start tasks once more; False after an interruption."""
+        from declarative.apply.retry_schedule import lacking, part_for
+        from declarative.converge.run import check_env
+
+        run = self._run
+        results: tuple[ActionResult, ...] = ()
+        with stopping(STOPPING) as stop, self._locked() as writer:
+            if writer is None:
+                return not stop.is_set()
+            plan = run.make_plan(writer)
+            if plan.result == "error":
+                say(plan.diagnostics)
+                plan = replace(plan, actions=())
+            else:
+                plan = part_for(plan, tasks)
+                check_env(plan, writer.state())
+            if plan.actions:
+                results, _ = run.perform(plan, writer, stop)
+            if run.faults:
+                raise run.faults[0]
+            self._retries.leave(writer.state())
+            self._idle.leave(writer.state())
+        undone = {r.address for r in results if r.outcome != "done"}
+        starts = [
+            (action.typed.task, str(action.address))
+            for action in plan.actions
+            if action.op == "create" and isinstance(action.typed, RankInputs)
+        ]
+        broken = {task for task, address in starts if address in undone}
+        lacks = lacking(plan, results)
+        causes = {task: lacks[task].what if task in lacks else None for task in broken}
+        self._retries.tried(tasks, {task for task, _ in starts} - broken, causes)
+        if not stop.is_set():
+            self._output.say_retries(self._retries.waits(tasks))
+        return not stop.is_set()
+
+    def _release_places(self) -> bool:
+        """Delete nodes that were idle for their fleet's `idle_duration`; False after an interruption."""
+        run = self._run
+        self._idle.tried()
+        with stopping(STOPPING) as stop, self._locked() as writer:
+            plan = run.make_plan(writer) if writer else None
+            if writer and plan and plan.result != "error":
+                spare = tuple(a for a in plan.actions if a.op == "delete" and a.reason == "idle")
+                if spare:
+                    run.perform(plan.only(spare), writer, stop)
+                    if run.faults:
+                        raise run.faults[0]
+        return not stop.is_set()
+
+    def _say_idle(self) -> None:
+        """Say which nodes stay although nothing runs on them, and when they are given back."""
+        from declarative.render.data import iso
+
+        state = self._run.store.read()
+        for name, when in sorted(self._idle.when(state).items(), key=lambda item: natural(item[0])):
+            node = state.get("node", name)
+            if node and node.node.price != 0:
+                self._output.say(f"node/{name} is idle: `fleetform apply` gives it back from {iso(when)} on")
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[Writer | None]:
+        """The lock; None while another command holds it, which may do the same, or after one that has
+        declared other things.
+        """
+        from declarative.store import StateError
+
+        with contextlib.ExitStack() as stack:
+            try:
+                writer = stack.enter_context(self._run.store.lock(self._run.doing, PATIENCE))
+            except StateError as error:
+                if error.code != "locked":
+                    raise
+                yield None
+                return
+            changed = self._retries.overtaken(writer.state())
+            if changed:
+                self._output.say(f"task/{changed} {OVERTAKEN}")
+                self._retries.end()
+                self._idle.end()
+            yield None if changed else writer

@@ -22,7 +22,7 @@ from declarative.model.diagnostic import InvalidError, failed
 from declarative.model.text import clean
 
 if TYPE_CHECKING:
-    from declarative.cli.forges import Comment, Forge
+    from declarative.cli.forges import Comment, GitHub, GitLab
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,60}")
 MOST_ANNOTATIONS = 50
@@ -204,7 +204,7 @@ def _is_marked(comment: Comment, name: str) -> bool:
     return comment.body.replace("\r\n", "\n").startswith(f"{_mark(name)}\n")
 
 
-def _ours(forge: Forge, request: int, name: str) -> Comment | None:
+def _ours(forge: GitHub | GitLab, request: int, name: str) -> Comment | None:
     return next((found for found in forge.comments(request) if _is_marked(found, name)), None)
 
 

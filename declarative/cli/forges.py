@@ -11,7 +11,6 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -36,40 +35,41 @@ class Comment:
     body: str
 
 
-class Forge(ABC):
-    """Where the repository is."""
+class Forge:
+    """Where the repository is: its API, and the parts of it that are called alike."""
 
-    def __init__(self, base: str, headers: Mapping[str, str]) -> None:
+    change: str
+    """The method of a request that changes a thing."""
+    text: str
+    """The key of an issue's text."""
+    link: str
+    """The key of the address at which people see a thing."""
+    closed: Mapping[str, str]
+    """The change that closes an issue."""
+
+    def __init__(
+        self, base: str, headers: Mapping[str, str], project: str, environ: Mapping[str, str]
+    ) -> None:
+        """`project` is the part of the path that all calls about the repository have."""
+        parts = urllib.parse.urlsplit(base)
+        here = parts.scheme == "http" and parts.hostname in {"127.0.0.1", "localhost", "::1"}
+        if parts.scheme != "https" and not here:  # a token goes over TLS, or stays on this machine
+            raise failed("forge", f"`{base}` is not https", "correct GITHUB_API_URL or CI_API_V4_URL")
         self._base = base.rstrip("/")
         self._headers = headers
+        self._project = project
+        self._environ = environ
 
-    @abstractmethod
-    def request_of_job(self) -> int | None:
-        """The pull request of the job, or the one that brought its commit; None if there is none."""
-
-    @abstractmethod
-    def request_of(self, commit: str) -> int | None:
-        """The merged pull request that brought a commit; None if there is none."""
-
-    @abstractmethod
-    def comments(self, request: int) -> Iterator[Comment]:
-        """Our comments on a pull request."""
-
-    @abstractmethod
-    def write(self, request: int, body: str, old: Comment | None) -> str:
-        """Write a comment, or change the `old` one; where it can be seen."""
-
-    @abstractmethod
-    def issues(self) -> Iterator[Comment]:
-        """Our open issues."""
-
-    @abstractmethod
     def write_issue(self, title: str, body: str, old: Comment | None) -> str:
         """Open an issue, or change the `old` one; where it can be seen."""
+        issue = {"title": title, self.text: body}
+        path = f"{self._project}/issues"
+        answer = self.call(self.change, f"{path}/{old.id}", issue) if old else self.call("POST", path, issue)
+        return str(answer.get(self.link, ""))
 
-    @abstractmethod
     def close_issue(self, old: Comment) -> None:
         """Close an issue."""
+        self.call(self.change, f"{self._project}/issues/{old.id}", self.closed)
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The answer as data; `InvalidError` with `forge` if there is none, `forge-denied` if it is not
@@ -104,89 +104,76 @@ class Forge(ABC):
         """The items of a listing."""
         mark = "&" if "?" in path else "?"
         for page in range(1, MOST_PAGES + 1):
-            found = self.call("GET", f"{path}{mark}per_page={PER_PAGE}&page={page}")
-            yield from found if isinstance(found, list) else ()
-            if not isinstance(found, list) or len(found) < PER_PAGE:
+            items = self.call("GET", f"{path}{mark}per_page={PER_PAGE}&page={page}")
+            yield from items if isinstance(items, list) else ()
+            if not isinstance(items, list) or len(items) < PER_PAGE:
                 return
 
 
 def _message(error: urllib.error.HTTPError) -> str:
     with suppress(OSError, ValueError):
-        found = json.loads(error.read(10_000))
-        if isinstance(found, dict):
-            return str(found.get("message", ""))[:200]
+        answer = json.loads(error.read(10_000))
+        if isinstance(answer, dict):
+            return str(answer.get("message", ""))[:200]
     return ""
 
 
 class GitHub(Forge):
     """GitHub, in a job of GitHub Actions or with the same variables."""
 
+    change, text, link = "PATCH", "body", "html_url"
+    closed = {"state": "closed"}  # noqa: RUF012  # never changed
+
     def __init__(self, environ: Mapping[str, str]) -> None:
         token = environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN")
         if not token:
             hint = "give the job `env: {GITHUB_TOKEN: ${{ github.token }}}`"
             raise failed("forge-denied", "there is no `GITHUB_TOKEN`", hint)
-        super().__init__(
-            _checked(environ.get("GITHUB_API_URL", "https://api.github.com")),
-            {
-                "Authorization": f"Bearer {token}",
-                "Accept": "application/vnd.github+json",
-                "X-GitHub-Api-Version": "2022-11-28",
-            },
-        )
-        self._environ = environ
-        self._repo = f"repos/{environ['GITHUB_REPOSITORY']}"
+        headers = {
+            "Authorization": f"Bearer {token}",
+            "Accept": "application/vnd.github+json",
+            "X-GitHub-Api-Version": "2022-11-28",
+        }
+        base = environ.get("GITHUB_API_URL", "https://api.github.com")
+        super().__init__(base, headers, f"repos/{environ['GITHUB_REPOSITORY']}", environ)
         self._me: str | None = None
 
     def request_of_job(self) -> int | None:
-        """See `Forge`: from the event, else the merged one of the commit."""
+        """The pull request of the event, else the merged one that brought the commit, if any."""
         event: Any = {}
         with suppress(OSError, ValueError, KeyError):
             event = json.loads(Path(self._environ["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
-        found = event.get("pull_request") if isinstance(event, dict) else None
-        if isinstance(found, dict) and isinstance(found.get("number"), int):
-            return int(found["number"])
+        request = event.get("pull_request") if isinstance(event, dict) else None
+        if isinstance(request, dict) and isinstance(request.get("number"), int):
+            return int(request["number"])
         sha = self._environ.get("GITHUB_SHA")
         return self.request_of(sha) if sha else None
 
     def request_of(self, commit: str) -> int | None:
-        """See `Forge`."""
-        merged = [p for p in self.pages(f"{self._repo}/commits/{commit}/pulls") if p.get("merged_at")]
+        """The merged pull request that brought a commit; None if there is none."""
+        merged = [p for p in self.pages(f"{self._project}/commits/{commit}/pulls") if p.get("merged_at")]
         return int(merged[0]["number"]) if merged else None
 
     def comments(self, request: int) -> Iterator[Comment]:
-        """See `Forge`."""
-        return self._ours(f"{self._repo}/issues/{request}/comments", "id")
+        """Our comments on a pull request."""
+        return self._ours(f"{self._project}/issues/{request}/comments", "id")
 
     def write(self, request: int, body: str, old: Comment | None) -> str:
-        """See `Forge`."""
+        """Write a comment, or change the `old` one; where it can be seen."""
+        method, path = "POST", f"{self._project}/issues/{request}/comments"
         if old:
-            found = self.call("PATCH", f"{self._repo}/issues/comments/{old.id}", {"body": body})
-        else:
-            found = self.call("POST", f"{self._repo}/issues/{request}/comments", {"body": body})
-        return str(found.get("html_url", ""))
+            method, path = self.change, f"{self._project}/issues/comments/{old.id}"
+        return str(self.call(method, path, {"body": body}).get(self.link, ""))
 
     def issues(self) -> Iterator[Comment]:
-        """See `Forge`."""
-        return self._ours(f"{self._repo}/issues?state=open", "number")
-
-    def write_issue(self, title: str, body: str, old: Comment | None) -> str:
-        """See `Forge`."""
-        if old:
-            found = self.call("PATCH", f"{self._repo}/issues/{old.id}", {"title": title, "body": body})
-        else:
-            found = self.call("POST", f"{self._repo}/issues", {"title": title, "body": body})
-        return str(found.get("html_url", ""))
-
-    def close_issue(self, old: Comment) -> None:
-        """See `Forge`."""
-        self.call("PATCH", f"{self._repo}/issues/{old.id}", {"state": "closed"})
+        """Our open issues."""
+        return self._ours(f"{self._project}/issues?state=open", "number")
 
     def _ours(self, path: str, key: str) -> Iterator[Comment]:
         for item in self.pages(path):
             author = (item.get("user") or {}).get("login")
             if author == self._login() and "pull_request" not in item:
-                yield Comment(int(item[key]), str(item.get("body") or ""))
+                yield Comment(int(item[key]), str(item.get(self.text) or ""))
 
     def _login(self) -> str:
         """The account of the token. A job's own token may not ask for it."""
@@ -203,6 +190,9 @@ class GitHub(Forge):
 class GitLab(Forge):
     """GitLab, in a job of GitLab CI. The job's own token may not write notes, so the project gives one."""
 
+    change, text, link = "PUT", "description", "web_url"
+    closed = {"state_event": "close"}  # noqa: RUF012  # never changed
+
     def __init__(self, environ: Mapping[str, str]) -> None:
         token = environ.get("GITLAB_TOKEN")
         if not token:
@@ -210,63 +200,39 @@ class GitLab(Forge):
                 "make a project access token with the scope `api`, and give it as the variable GITLAB_TOKEN"
             )
             raise failed("forge-denied", "there is no `GITLAB_TOKEN`", hint)
-        super().__init__(_checked(environ["CI_API_V4_URL"]), {"PRIVATE-TOKEN": token})
-        self._environ = environ
-        self._project = f"projects/{environ['CI_PROJECT_ID']}"
+        project = f"projects/{environ['CI_PROJECT_ID']}"
+        super().__init__(environ["CI_API_V4_URL"], {"PRIVATE-TOKEN": token}, project, environ)
         self._me: Any = None
 
     def request_of_job(self) -> int | None:
-        """See `Forge`: from the job, else the merged one of the commit."""
-        found = self._environ.get("CI_MERGE_REQUEST_IID")
-        if found:
-            return int(found)
-        sha = self._environ.get("CI_COMMIT_SHA")
-        return self.request_of(sha) if sha else None
+        number, sha = self._environ.get("CI_MERGE_REQUEST_IID"), self._environ.get("CI_COMMIT_SHA")
+        return int(number) if number else self.request_of(sha) if sha else None
 
     def request_of(self, commit: str) -> int | None:
-        """See `Forge`."""
         path = f"{self._project}/repository/commits/{commit}/merge_requests"
         merged = [m for m in self.pages(path) if m.get("state") == "merged"]
         return int(merged[0]["iid"]) if merged else None
 
     def comments(self, request: int) -> Iterator[Comment]:
-        """See `Forge`."""
-        for note in self._ours(f"merge_requests/{request}/notes"):
-            yield Comment(int(note["id"]), str(note.get("body") or ""))
+        return self._ours(f"merge_requests/{request}/notes", "id", "body")
 
     def write(self, request: int, body: str, old: Comment | None) -> str:
-        """See `Forge`."""
         path = f"{self._project}/merge_requests/{request}/notes"
-        if old:
-            self.call("PUT", f"{path}/{old.id}", {"body": body})
-        else:
-            self.call("POST", path, {"body": body})
+        method, path = (self.change, f"{path}/{old.id}") if old else ("POST", path)
+        self.call(method, path, {"body": body})
         return f"{self._environ.get('CI_PROJECT_URL', '')}/-/merge_requests/{request}"
 
     def issues(self) -> Iterator[Comment]:
-        """See `Forge`."""
-        for issue in self._ours("issues?state=opened&scope=all"):
-            yield Comment(int(issue["iid"]), str(issue.get("description") or ""))
+        return self._ours("issues?state=opened&scope=all", "iid", self.text)
 
-    def write_issue(self, title: str, body: str, old: Comment | None) -> str:
-        """See `Forge`."""
-        what = {"title": title, "description": body}
-        if old:
-            return str(self.call("PUT", f"{self._project}/issues/{old.id}", what).get("web_url", ""))
-        return str(self.call("POST", f"{self._project}/issues", what).get("web_url", ""))
-
-    def close_issue(self, old: Comment) -> None:
-        """See `Forge`."""
-        self.call("PUT", f"{self._project}/issues/{old.id}", {"state_event": "close"})
-
-    def _ours(self, path: str) -> Iterator[Any]:
+    def _ours(self, path: str, key: str, text: str) -> Iterator[Comment]:
         self._me = self._me or self.call("GET", "user").get("id")
         for item in self.pages(f"{self._project}/{path}"):
             if (item.get("author") or {}).get("id") == self._me:
-                yield item
+                yield Comment(int(item[key]), str(item.get(text) or ""))
 
 
-def forge_of_job() -> Forge:
+def forge_of_job() -> GitHub | GitLab:
     """The forge whose job this is; `InvalidError` in none."""
     if os.environ.get("GITHUB_REPOSITORY"):
         return GitHub(os.environ)
@@ -276,13 +242,3 @@ def forge_of_job() -> Forge:
         "this is for jobs of GitHub Actions and GitLab CI; elsewhere `fleetform plan --report FILE` writes it"
     )
     raise failed("no-forge", "neither `GITHUB_REPOSITORY` nor `CI_API_V4_URL` is set", hint)
-
-
-def _checked(url: str) -> str:
-    """A token goes over TLS, or stays on this machine."""
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme == "https" or (
-        parts.scheme == "http" and parts.hostname in {"127.0.0.1", "localhost", "::1"}
-    ):
-        return url
-    raise failed("forge", f"`{url}` is not https", "correct GITHUB_API_URL or CI_API_V4_URL")

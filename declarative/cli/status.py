@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from declarative.model.status import Readiness
     from declarative.reconcile.round import Round
     from declarative.render.views import StatusView
-    from declarative.serve.seen import Recorded
+    from declarative.serve.latest_state import Recorded
     from declarative.serve.server import Server
 
 
@@ -210,8 +210,8 @@ def listening(
     if listen is None:
         yield lambda _: None
         return
+    from declarative.serve.latest_state import LatestState
     from declarative.serve.metrics import Metrics
-    from declarative.serve.seen import LatestState
     from declarative.spans import on_span_end
 
     def title() -> str:
@@ -287,7 +287,7 @@ class _Watched:
 
         from declarative.planner.health import node_health
         from declarative.render.views import status_view, with_waits
-        from declarative.serve.seen import Recorded
+        from declarative.serve.latest_state import Recorded
 
         self._reload()
         desired = self._session.current

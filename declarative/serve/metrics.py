@@ -17,7 +17,7 @@ from declarative.model.status import NodeState, RankState
 from declarative.planner.plan import Plan
 from declarative.reconcile.round import Round
 from declarative.render.views import NodeView, StatusView
-from declarative.serve.seen import LatestState, Recorded
+from declarative.serve.latest_state import LatestState, Recorded
 from declarative.store import StateError
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

@@ -25,8 +25,8 @@ from urllib.parse import parse_qs, urlsplit
 from declarative.model.record import struct
 from declarative.render.page import SCRIPT, SECONDS, page_html
 from declarative.render.web import hash_of
+from declarative.serve.latest_state import LatestState
 from declarative.serve.metrics import CONTENT_TYPE, Metrics
-from declarative.serve.seen import LatestState
 
 PAGES = 16
 """Pages that are made and sent at once."""

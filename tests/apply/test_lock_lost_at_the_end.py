@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from declarative.apply import gate, run
+from declarative.apply import run
 from declarative.apply.gate import Tools
-from declarative.cli import cli, following
+from declarative.cli import apply, cli
+from declarative.converge import run as converge_run
 from declarative.store import StateError, open_store
 from tests.support.cli import Project, fleet, task
 
@@ -23,7 +24,7 @@ PLACES = [
     (run, "_late"),
     (run, "_tidy"),
     (run, "complete"),
-    (gate, "release_all"),
+    (converge_run, "release_all"),
 ]
 """All that `apply` does after the walk."""
 
@@ -78,7 +79,7 @@ def test_a_lock_that_is_lost_while_a_task_runs_again(
     def lost(*_: Any) -> Any:
         raise StateError("stale-lease", "the lock is gone", "look who has it")
 
-    monkeypatch.setattr(following, "_step", lost)
+    monkeypatch.setattr(apply.TaskFollowing, "_step", lost)
     words = ["apply", "--auto-approve", "--wait", *(["--json"] if as_json else [])]
     done = CliRunner().invoke(
         cli, ["-C", str(project.path), *words], catch_exceptions=False, standalone_mode=False

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from declarative.cli import log_reading
-from declarative.cli.log_reading import Follower, LogSource, begin, dump
-from declarative.cli.logs import LONGEST, Printer
+from declarative.cli import logs
+from declarative.cli.logs import LONGEST, Follower, LogSource, Printer, begin, dump
 from declarative.model.state import Address, Record, State
 from declarative.model.status import RankState, RankStatus
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
@@ -92,14 +91,14 @@ def test_another_rank_breaks_a_long_line_and_not_itself():
 def test_thirty_megabytes_without_a_newline_are_never_held():
     out = Counted()
     printer = Printer(out, prefixed=True)
-    piece = b"x" * log_reading.PIECE
+    piece = b"x" * logs.PIECE
     held = 0
     for _ in range(30 * 1024 * 1024 // len(piece)):
         printer.add(0, piece)
         held = max(held, printer.held())
     printer.end(0)
     assert held <= LONGEST
-    assert out.largest <= LONGEST + log_reading.PIECE
+    assert out.largest <= LONGEST + logs.PIECE
     assert (out.begin[:5], out.total) == (b"0 | x", 30 * 1024 * 1024 + len("0 | \n"))
 
 
@@ -154,17 +153,17 @@ def dumped(host: Host, count: int = 1, **options: Any) -> bytes:
 
 def test_ranks_come_by_rank_and_in_pieces():
     """More ranks than are read at once."""
-    count = log_reading.AT_ONCE + 5
+    count = logs.AT_ONCE + 5
     host = Host(**{f"job_{n}": b"%d\n" % n * 100_000 for n in range(count)})
     wanted = b"".join(b"%d | %d\n" % (n, n) * 100_000 for n in range(count))
     assert dumped(host, count) == wanted
-    assert host.most <= log_reading.PIECE
+    assert host.most <= logs.PIECE
 
 
 @pytest.mark.parametrize(("quick", "reads"), [(60.0, 14), (-1.0, 160)])
 def test_a_long_log_takes_few_reads(quick, reads, monkeypatch):
     """Each costs its host a process. From a host that answers slowly, a piece stays small."""
-    monkeypatch.setattr(log_reading, "QUICK", quick)
+    monkeypatch.setattr(logs, "QUICK", quick)
     sizes: list[int] = []
 
     class Counted(Host):
@@ -172,10 +171,10 @@ def test_a_long_log_takes_few_reads(quick, reads, monkeypatch):
             sizes.append(limit)
             return super().read_log(node, attempt, offset, limit)
 
-    text = b"0123456789abcde\n" * (160 * log_reading.PIECE // 16)
+    text = b"0123456789abcde\n" * (160 * logs.PIECE // 16)
     assert dumped(Counted(job_0=text)) == text
     assert len(sizes) <= reads + 1
-    assert max(sizes) == (log_reading.LARGEST if quick > 0 else log_reading.PIECE)
+    assert max(sizes) == (logs.LARGEST if quick > 0 else logs.PIECE)
 
 
 def test_one_rank_that_cannot_be_read_hides_no_other():
@@ -197,7 +196,7 @@ def test_one_rank_that_cannot_be_read_hides_no_other():
 @pytest.mark.parametrize("lines", [0, 1, 2, 5, 6])
 def test_tail(end, lines, monkeypatch):
     """Also where lines are longer than a piece, and whether the last one has an end or not."""
-    monkeypatch.setattr(log_reading, "PIECE", 7)
+    monkeypatch.setattr(logs, "PIECE", 7)
     text = b"\n".join([b"one", b"", b"three" * 10, b"4", b"five"]) + end
     wanted = b"".join(line + b"\n" for line in (text.splitlines()[-lines:] if lines else []))
     assert dumped(Host(job_0=text), tail=lines) == wanted
@@ -234,8 +233,8 @@ def followed(host: Host, records: list[Record], change: Any = None, **more: Any)
 
 def test_following_goes_on_after_faults_without_a_gap_or_a_repeat(monkeypatch, capsys):
     """And says so once, however often it is tried."""
-    monkeypatch.setattr(log_reading, "LONGEST_WAIT", 0.01)
-    monkeypatch.setattr(log_reading, "PIECE", 4)
+    monkeypatch.setattr(logs, "LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(logs, "PIECE", 4)
     host = Host(job_0=b"0123456789\n")
     lost = TransientError(TransientKind.AMBIGUOUS, "the cable is cut")
     host.ended = set()
@@ -254,8 +253,8 @@ def test_following_goes_on_after_faults_without_a_gap_or_a_repeat(monkeypatch, c
 
 
 def test_a_host_that_stays_silent_is_given_up_where_the_rank_has_ended(monkeypatch):
-    monkeypatch.setattr(log_reading, "LONGEST_WAIT", 0.01)
-    monkeypatch.setattr(log_reading, "GIVE_UP", 0.1)
+    monkeypatch.setattr(logs, "LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(logs, "GIVE_UP", 0.1)
 
     class Silent(Host):
         def read_log(self, *_: Any, **__: Any) -> bytes:
@@ -370,7 +369,7 @@ def test_the_output_of_a_rank_commands_no_ci_agent():
 def test_output_that_went_with_its_node_is_missed():
     """A rank that printed nothing does not count."""
     host = Host(job_0=b"", job_1=b"here\n")
-    faults = log_reading.gone([source(host, 0), source(host, 2)])
+    faults = logs.gone([source(host, 0), source(host, 2)])
     assert [(f.code, f.summary) for f in faults] == [
         ("gone", "the output of rank/job-2 is gone: node/n-2 does not have it")
     ]

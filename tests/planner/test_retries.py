@@ -14,7 +14,7 @@ import pytest
 from declarative.apply.retry_schedule import Retries, part_for
 from declarative.apply.watch import follow as watch
 from declarative.apply.watch import is_over, state_of
-from declarative.cli import following
+from declarative.cli import apply
 from declarative.model.codec import to_data
 from declarative.model.state import NOTICED, RETRIES, SILENT, STOPPED, Address
 from declarative.model.status import LIMIT_REACHED, UNUSED, NodeState, RankState, RankStatus
@@ -487,7 +487,7 @@ def test_a_task_that_another_command_starts_again_first_is_followed_on(monkeypat
         say_retries=lambda _: None,
         say_ended=lambda _, states, __: said.append(states),
     )
-    assert following.follow(run, output) == 0
+    assert apply.TaskFollowing(run, output).follow() == 0
     assert (len(looks), said) == (2, [{"job": RankState.SUCCEEDED}])
 
 

@@ -28,8 +28,8 @@ from declarative.render.page import SECONDS, Page, page_html
 from declarative.render.views import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.render.web import hash_of
 from declarative.serve import server as servers
+from declarative.serve.latest_state import MISSED, LatestState, Recorded
 from declarative.serve.metrics import Metrics
-from declarative.serve.seen import MISSED, LatestState, Recorded
 from declarative.serve.server import Server, Site
 from declarative.store import StateError
 from declarative.store.events import Event

@@ -7,8 +7,8 @@ import pytest
 from declarative.model.diagnostic import Severity
 from declarative.planner.make import make_plan
 from declarative.planner.offers import may_rehearse
+from declarative.serve.latest_state import LatestState, Recorded
 from declarative.serve.metrics import Metrics
-from declarative.serve.seen import LatestState, Recorded
 from providers.local import machine
 from tests.support.cli import Project, fleet, task, until
 from tests.support.model import World, local_offer
