@@ -71,6 +71,16 @@ class Verdict:
         if cost < CENT:
             return None
         least = min(cost, best.cost) if best.proved and best.cost is not None else best.bound
+        return self._above(least)
+
+    @property
+    def known(self) -> float:
+        """How much dearer the plan is than one that the model has found: the gap is at least that."""
+        cost, best = self.case.cost, self.best.cost
+        return 0.0 if best is None or cost < CENT or best >= cost else self._above(best)
+
+    def _above(self, least: float) -> float:
+        cost, best = self.case.cost, self.best
         unpriced = sum(count for space, count in best.launches.items() if space.unpriced)
         if sum(here.space.unpriced for here in self.case.made) > unpriced:
             return 1.0
