@@ -37,7 +37,6 @@ from declarative.language.template import TemplateScope
 from declarative.model.diagnostic import Diagnostic, Severity, Span
 from declarative.model.record import struct
 from declarative.model.resource import LOCAL, Desired, TaskWant
-from declarative.model.spec.hosts import SshConfig
 
 Look: TypeAlias = Literal["none", "names", "contents"]
 """Whether the files that ranks get are only listed, or also read."""
@@ -70,8 +69,8 @@ def load(
     `variables` are the values of `--var`. Of `environ` only `FLEETFORM_VAR_x` is read. `state` is the place
     of the state, if it is not the one in the project. `look` says whether the files in tasks' `files` are
     listed, or also read, as plans need it. `named` are files below `directory` that are read besides its own.
-    Without `published`, documents are not checked against the published schemas as well, which would double
-    the time. The files `without` are not read, and `more` documents are the project's, too.
+    With `published`, documents are also checked against the published schemas, which doubles the time. The
+    files `without` are not read; the documents `more` belong to the project, too.
     """
     findings = Findings(published=published)
     files = ProjectFiles(directory, findings, without=without)
@@ -91,9 +90,9 @@ def load(
     desired = assemble(entries, project, scope, findings)
     removed = check_removed(project, desired, findings)
     moved = check_moved(project, desired, findings)
-    left = skipped(documents, files.hidden_documents(), findings)
+    skipped_at = skipped(documents, files.hidden_documents(), findings)
     places = ChainMap(moved, removed, limit_places(project), cast("dict[str, Span]", desired.places))
-    desired = replace(desired, unmatched=unmatched, skipped=left, places=places)
+    desired = replace(desired, unmatched=unmatched, skipped=skipped_at, places=places)
     if look != "none":
         where = {entry.address: entry.document for entry in entries}
         read = look == "contents"
@@ -106,15 +105,14 @@ def load(
 def declared_state(directory: Path, **given: Any) -> str | None:
     """The state's place as declared, even if other things in the project are wrong; None if not declared.
 
-    `given` are the files and variables as `load` gets them. ValueError if it is declared and cannot be worked
-    out.
+    `given` are the files and variables, as for `load`. ValueError if a declared place cannot be worked out.
     """
     return state_of(*_first(directory, **given))
 
 
 def declared_name(directory: Path, **given: Any) -> str | None:
     """The project's name as declared, even if other things in the project are wrong; None if it has none, or
-    one that cannot be worked out. `given` are the files and variables as `load` gets them.
+    one that cannot be worked out. `given` are the files and variables, as for `load`.
     """
     return name_of(*_first(directory, **given))
 
@@ -136,7 +134,7 @@ def _first(
 
 _SQLITE = "sqlite:///"
 _SQLITE_ENDS = ("", "-wal", "-shm", "-journal")
-"""The ends of the files that SQLite keeps beside a database."""
+"""Suffixes of the files that SQLite keeps beside a database."""
 
 
 def _with_files(
@@ -151,7 +149,7 @@ def _with_files(
 ) -> Desired:
     """`desired` with the manifests of all tasks that have `files`.
 
-    `names` are the project's own documents. If the project has errors already, nothing is read.
+    `names` are the project's own documents. If the project has errors already, no file is read.
     """
     read = read and all(item.severity is not Severity.ERROR for item in findings.items)
     sender = Sender(root, hidden=frozenset(_hidden(desired, root, state)), documents=names, read=read)
@@ -180,31 +178,21 @@ def _with_files(
 
 
 def _hidden(desired: Desired, root: Path, state: str | None) -> Iterator[str]:
-    """What fleetform keeps in the project: its state, the folders of local backends, and keys to hosts."""
-    for place in _kept_places(desired, state):
-        path = Path(os.path.realpath(root / place))  # `resolve` fails on a link to itself
-        if path.is_relative_to(root) and path != root:
-            yield path.relative_to(root).as_posix()
-
-
-def _kept_places(desired: Desired, state: str | None) -> Iterator[str]:
-    """The same paths as written, inside the project or not."""
+    """The paths that ranks never get: the state, the folders of local backends, and private keys to hosts."""
+    paths: list[str] = []
     for url in filter(None, (state, desired.project.state)):
         if url.startswith(_SQLITE):
-            yield from (url.removeprefix(_SQLITE) + suffix for suffix in _SQLITE_ENDS)
+            paths += [url.removeprefix(_SQLITE) + suffix for suffix in _SQLITE_ENDS]
     for backend in desired.backends.values():
         folder = backend.options.get("root") if backend.provider == LOCAL else None
         if isinstance(folder, str):
-            yield folder
-    for fleet in desired.fleets.values():
-        yield from _private_keys(fleet.ssh_config)
-
-
-def _private_keys(config: SshConfig | None) -> list[str]:
-    """The private keys for logins to hosts. Without a home directory, `~` stays unchanged."""
-    if config is None:
-        return []
-    jumps = [jump for host in config.hosts if (jump := host.proxy_jump)]
-    jumps += [config.proxy_jump] if config.proxy_jump else []
-    found = {one.identity_file for one in (config, *config.hosts, *jumps)}
-    return [os.path.expanduser(name) for name in sorted(filter(None, found))]  # noqa: PTH111  # never raises
+            paths.append(folder)
+    for config in filter(None, (fleet.ssh_config for fleet in desired.fleets.values())):
+        jumps = [jump for each in (config, *config.hosts) if (jump := each.proxy_jump)]
+        keys = {each.identity_file for each in (config, *config.hosts, *jumps)}
+        # `expanduser` never raises: without a home directory, `~` stays.
+        paths += [os.path.expanduser(key) for key in sorted(filter(None, keys))]  # noqa: PTH111
+    for written in paths:
+        path = Path(os.path.realpath(root / written))  # `resolve` fails on a link to itself
+        if path.is_relative_to(root) and path != root:
+            yield path.relative_to(root).as_posix()

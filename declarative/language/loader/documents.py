@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
@@ -20,12 +20,12 @@ from declarative.model.schema.marks import describe
 from declarative.model.spec import DOCUMENTS
 from declarative.model.spec.text import NAME
 
-_SKIPPED = {
+_UNSUPPORTED = {
     "dev-environment": "for a machine to work on write a `task`, and then `fleetform ssh`",
     "service": "write a `task` with the commands to run; nothing scales it or routes to it",
     "gateway": "remove it; fleetform has no services",
 }
-"""dstack's documents without a counterpart here, and the nearest replacement."""
+"""dstack's types of documents without a counterpart here, and what to write instead."""
 _FOREIGN = {
     "profile": "write its fields where they are used",
     "policy": "keep it outside of projects: in /etc/fleetform/policy.yaml, or where FLEETFORM_POLICY says",
@@ -43,7 +43,7 @@ _OTHERS = (
     ({"run"}, "this is a task of SkyPilot: `fleetform import skypilot FILE` prints what to write instead"),
     ({"jobs", "on"}, "this is a workflow of GitHub: {leave}"),
 )
-"""Files of other tools, recognized by their top keys; `{leave}` stands for how to leave one out."""
+"""Top keys of other tools' files, and a hint; `{leave}` stands for how to leave the file out."""
 
 Faults: TypeAlias = dict[Path, list[TemplateError]]
 """The errors of a document's templates, by the path of the value."""
@@ -90,8 +90,8 @@ class Places(Mapping[str, Span]):
         self._places = places
 
     def __getitem__(self, address: str) -> Span:
-        found = self._places[address]
-        return found if isinstance(found, Span) else found.span
+        place = self._places[address]
+        return place if isinstance(place, Span) else place.span
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
@@ -125,7 +125,7 @@ def classify(documents: Sequence[Document], findings: Findings) -> list[Raw]:
         kind = _kind(document)
         if kind in DOCUMENTS:
             out.append(Raw(kind, document))
-        elif kind not in _SKIPPED:
+        elif kind not in _UNSUPPORTED:
             findings.lost = True
             _refuse_type(document, kind, findings)
     return out
@@ -162,8 +162,8 @@ def skipped(documents: Sequence[Document], hidden: Sequence[Document], findings:
         out.setdefault(f"{kind if kind in DOCUMENTS else 'task'}/{name}", span)
 
     for document in documents:
-        if (kind := _kind(document)) in _SKIPPED:
-            skip(document, kind, f"the {kind} is skipped: fleetform has no such type", _SKIPPED[kind])
+        if (kind := _kind(document)) in _UNSUPPORTED:
+            skip(document, kind, f"the {kind} is skipped: fleetform has no such type", _UNSUPPORTED[kind])
     for document in hidden:
         hint = f"name it: `-f {document.file}`, or `include: [{document.file}]` in the `project` document"
         skip(document, document.data.get("type"), f"`{document.file}` is hidden, and was not read", hint)
@@ -191,13 +191,8 @@ def _type_hint(document: Document, findings: Findings, leave: str) -> tuple[Path
     for key in keys:
         if findings.near(key, ("type",)):
             return (key,), f"write `type:` for `{key}:`"
-    fitting = _kinds_with(keys)
+    fitting = [kind for kind, cls in DOCUMENTS.items() if {f.name for f in fields_of(cls)}.issuperset(keys)]
     return ((), f"add `type: {fitting[0]}`") if len(fitting) == 1 else None
-
-
-def _kinds_with(keys: Iterable[str]) -> list[str]:
-    """The kinds of documents that have all these fields."""
-    return [kind for kind, cls in DOCUMENTS.items() if {f.name for f in fields_of(cls)}.issuperset(keys)]
 
 
 def decode_all(raw: Sequence[Raw], scope: TemplateScope, findings: Findings) -> list[Declaration]:
@@ -257,10 +252,10 @@ def _with_addresses(data: Mapping[str, Any]) -> Mapping[str, Any]:
         return f'$(echo "$FLEETFORM_NODES_IPS" | sed -n {rank + 1}p)'
 
     def commands(group: dict[str, Any]) -> dict[str, Any]:
-        found = group.get("commands")
-        if not isinstance(found, list):
+        lines = group.get("commands")
+        if not isinstance(lines, list):
             return group
-        return {**group, "commands": [_ADDRESS.sub(address, c) if isinstance(c, str) else c for c in found]}
+        return {**group, "commands": [_ADDRESS.sub(address, c) if isinstance(c, str) else c for c in lines]}
 
     return {**data, "groups": [commands(group) for group in groups]}
 
@@ -282,12 +277,12 @@ def evaluated(
 def decoded(
     kind: str,
     document: Document,
-    found: tuple[Mapping[str, Any], Faults],
+    evaluated_data: tuple[Mapping[str, Any], Faults],
     address: str | None,
     findings: Findings,
 ) -> Any:
     """The result of `evaluated` as a value of its kind. None if something is wrong, which is reported."""
-    data, faults = found
+    data, faults = evaluated_data
     _report_templates(kind, document, faults, address, findings)
     problems: list[Problem] = []
     spec = None
@@ -295,8 +290,14 @@ def decoded(
         body = {key: value for key, value in data.items() if key != "type"}
         cls: type[Any] = DOCUMENTS[kind]
         spec = decode(cls, body, (), problems)
-        if faults:
-            spec, problems = None, _independent(problems, faults)
+        if faults:  # problems that only follow from a failed template are not reported
+            above = {path[:i] for path in faults for i in range(1, len(path) + 1)}
+            problems = [
+                p
+                for p in problems
+                if p.path not in above and not any(p.path[:i] in faults for i in range(1, len(p.path) + 1))
+            ]
+            spec = None
         elif spec is not None and findings.published:
             problems += validate(DOCUMENTS[kind], kind, data)
     report(problems, document, address, findings)
@@ -312,20 +313,16 @@ def _report_templates(
             break
         span = shown_span(document, path)
         for error in errors:
-            if error.code != "unset":  # reported where the variable is declared
-                hint = _template_hint(error, kind, path)
-                findings.add(error.code, str(error), hint, span=span, address=address)
-
-
-def _template_hint(error: TemplateError, kind: str, path: Path) -> str | None:
-    """The error's hint. For `node_rank` in a volume or a path, it says what to write instead."""
-    if error.code != "node-rank-here":
-        return error.hint
-    if kind == "volume":
-        return "write `count: 4` for `<name>-0` to `<name>-3`; a task mounts `<name>-${{ node_rank }}`"
-    if path[0] == "volumes":
-        return "write the same path for all ranks: each has its own volume there"
-    return error.hint
+            if error.code == "unset":
+                continue  # reported where the variable is declared
+            hint = error.hint
+            if error.code == "node-rank-here" and kind == "volume":
+                hint = (
+                    "write `count: 4` for `<name>-0` to `<name>-3`; a task mounts `<name>-${{ node_rank }}`"
+                )
+            elif error.code == "node-rank-here" and path[0] == "volumes":
+                hint = "write the same path for all ranks: each has its own volume there"
+            findings.add(error.code, str(error), hint, span=span, address=address)
 
 
 def report(problems: Sequence[Problem], document: Document, address: str | None, findings: Findings) -> None:
@@ -340,16 +337,6 @@ def report(problems: Sequence[Problem], document: Document, address: str | None,
         findings.add(
             problem.code, problem.summary, problem.hint, span=span, address=address, severity=severity
         )
-
-
-def _independent(problems: Sequence[Problem], faults: Mapping[Path, object]) -> list[Problem]:
-    """The problems that are not just the result of a failed template."""
-    above = {path[:i] for path in faults for i in range(1, len(path) + 1)}
-    return [
-        p
-        for p in problems
-        if p.path not in above and not any(p.path[:i] in faults for i in range(1, len(p.path) + 1))
-    ]
 
 
 def _interpolated(value: Any, kind: str, path: Path, scope: TemplateScope, faults: Faults) -> Any:

@@ -9,7 +9,7 @@ from declarative.model.codes import CODES
 from declarative.model.diagnostic import Diagnostic, InvalidError, Near, Severity, Span, in_order
 
 MAX_FINDINGS = 1_000
-"""Nobody reads more at once, and showing one takes as long as reading a document."""
+"""Nobody reads more at once, and it takes as long to show one as to read a document."""
 MAX_SUMMARY = 300
 
 
@@ -57,10 +57,10 @@ class Findings:
 
     def finish(self) -> tuple[Diagnostic, ...]:
         """The warnings; `InvalidError` with all findings if one is an error."""
-        found = in_order(self.items)
-        if any(item.severity is Severity.ERROR for item in found):
+        items = in_order(self.items)
+        if any(item.severity is Severity.ERROR for item in items):
             if self.full:
                 summary = f"only the first {MAX_FINDINGS} findings are shown"
-                found = (*found, Diagnostic(code="too-many-errors", summary=summary, hint="fix these first"))
-            raise InvalidError(found)
-        return found
+                items = (*items, Diagnostic(code="too-many-errors", summary=summary, hint="fix these first"))
+            raise InvalidError(items)
+        return items

@@ -1,5 +1,5 @@
-"""What is read first: the operator's policy, which is outside of every project, and the `project` document,
-which names the files to read and declares the variables.
+"""Reads what comes before everything else: the operator's policy, which is outside of every project, and the
+`project` document, which names the files to read and declares the variables.
 
 A variable's value comes from --var, else --var-file, else FLEETFORM_VAR_x, else its default.
 """
@@ -21,7 +21,7 @@ from declarative.model.diagnostic import Severity, Span
 from declarative.model.record import struct
 from declarative.model.resource import Desired, VolumeWant
 from declarative.model.schema import BadValueError, Json, Problem, decode
-from declarative.model.spec import Project, Variable
+from declarative.model.spec import Project
 from declarative.model.spec.policy import OperatorPolicy
 
 VARIABLE = "FLEETFORM_POLICY"
@@ -50,9 +50,9 @@ def read_policy(environ: Mapping[str, str]) -> OperatorPolicy:
     documents = read_variables(path, findings, check=f"check the file, or {VARIABLE}")
     for document in documents[1:]:
         findings.add("duplicate-name", "a policy is one document", "join them", span=document.span(()))
-    found = _decoded(documents[0], findings) if documents else None
+    policy = _decoded(documents[0], findings) if documents else None
     findings.finish()
-    return found or OperatorPolicy()
+    return policy or OperatorPolicy()
 
 
 def _decoded(document: Document, findings: Findings) -> OperatorPolicy | None:
@@ -68,9 +68,9 @@ def _decoded(document: Document, findings: Findings) -> OperatorPolicy | None:
             hint = "write `[]` for none, or leave the field out"
             findings.add("bad-value", f"`{name}` has no value", hint, span=document.span((name,)))
     problems: list[Problem] = []
-    found = decode(OperatorPolicy, fields, (), problems) if document.whole else None
+    policy = decode(OperatorPolicy, fields, (), problems) if document.whole else None
     report(problems, document, None, findings)
-    return found
+    return policy
 
 
 @struct(frozen=True, slots=True)
@@ -101,8 +101,8 @@ def find_project(raw: Sequence[Raw], findings: Findings, known: Document | None 
 def excluded(documents: Sequence[Document]) -> Sequence[str]:
     """The patterns of `exclude`, which are needed first."""
     projects = (d for d in documents if d.data.get("type") == "project")
-    found = _part(first.data, "exclude") if (first := next(projects, None)) else None
-    return found.exclude if found else ()
+    project = _part(first.data, "exclude") if (first := next(projects, None)) else None
+    return project.exclude if project else ()
 
 
 def declared(document: Document | None, findings: Findings) -> ProjectFile:
@@ -138,12 +138,12 @@ def state_of(project: ProjectFile, scope: TemplateScope) -> str | None:
     if document is None:
         return None
     data, faults = evaluated("project", document, scope, but="variables")
-    found, findings = _part(data, "state"), Findings()
-    if found is not None:
-        _check_state(found.state, document, findings)
-    if found is None or findings.items or ("state",) in faults or not document.whole:
+    part, findings = _part(data, "state"), Findings()
+    if part is not None:
+        _check_state(part.state, document, findings)
+    if part is None or findings.items or ("state",) in faults or not document.whole:
         raise ValueError
-    return found.state
+    return part.state
 
 
 def name_of(project: ProjectFile, scope: TemplateScope) -> str | None:
@@ -187,10 +187,10 @@ def limit_places(project: ProjectFile) -> dict[str, Span]:
     if document is None:
         return {}
     paths = [("limits", name) for name in ("cost_per_hour", "cost_per_month", "nodes")]
-    found = {".".join(path): shown_span(document, path) for path in paths}
+    places = {".".join(path): shown_span(document, path) for path in paths}
     for index in range(len(limits.protected)):
-        found[f"limits.protected.{index}"] = shown_span(document, ("limits", "protected", index))
-    return found
+        places[f"limits.protected.{index}"] = shown_span(document, ("limits", "protected", index))
+    return places
 
 
 GO_AWAY = "remove this entry, or rename what it names"
@@ -211,10 +211,10 @@ def check_moved(project: ProjectFile, desired: Desired, findings: Findings) -> d
         if kind == "volume":
             family = families.get(move.source, set()) | ({name} & desired.volumes.keys())
             # With a `count`, `data` becomes `data-0`.
-            found = bool(family) and move.target.removeprefix("volume/") not in family
+            is_declared = bool(family) and move.target.removeprefix("volume/") not in family
         else:
-            found = name in known
-        if found:
+            is_declared = name in known
+        if is_declared:
             findings.add(
                 "still-declared",
                 f"`moved` renames `{move.source}` to `{move.target}`, but `{move.source}` is still declared",
@@ -226,8 +226,8 @@ def check_moved(project: ProjectFile, desired: Desired, findings: Findings) -> d
 
 
 def _middle(name: str, desired: Desired) -> str:
-    """The hint for a volume of a `count` that is to leave it: an entry would rename in each plan what has
-    taken its number, so that it is done once, in the state.
+    """The hint for a volume that shall leave the middle of a `count`. It is renamed once, in the state: an
+    entry of `moved` would rename the volume that has taken its number, in each plan.
     """
     family, _, number = name.rpartition("-")
     count = sum(want.declared_by == f"volume/{family}" for want in desired.volumes.values())
@@ -288,7 +288,7 @@ def settle(
         place = project.document.span(("variables", name), key=True) if project.document else None
         source, span, value = sources.get(name) or ("", place, variable.default)
         try:
-            values[name] = _accepted(name, variable, value)
+            values[name] = _usable(name, None if value is None else variable.accept(value))
         except BadValueError as bad:
             unset.add(name)
             at, before = (place, "") if value is None else (span, source)
@@ -299,24 +299,21 @@ def settle(
 def _sources(
     given: Mapping[str, str], from_files: Mapping[str, tuple[Json, Span]], environ: Mapping[str, str]
 ) -> dict[str, tuple[str, Span | None, Json]]:
-    """The sources of values, a later one wins: values, words before a finding, and its place."""
-    found: dict[str, tuple[str, Span | None, Json]] = {
+    """Variable → the words before a finding, its place, and the value. A later source wins."""
+    values: dict[str, tuple[str, Span | None, Json]] = {
         key.removeprefix(PREFIX): (f"{key}: ", None, value)
         for key, value in environ.items()
         if key.startswith(PREFIX)
     }
-    found |= {name: (f"`{name}`: ", span, value) for name, (value, span) in from_files.items()}
-    return found | {name: (f"--var {name}: ", None, value) for name, value in given.items()}
+    values |= {name: (f"`{name}`: ", span, value) for name, (value, span) in from_files.items()}
+    return values | {name: (f"--var {name}: ", None, value) for name, value in given.items()}
 
 
-def _accepted(name: str, variable: Variable, value: Json) -> Json:
+def _usable(name: str, value: Json) -> Json:
+    """A variable's value, if it has one that is not too long and that programs can take."""
     if value is None:
         hint = f"pass --var {name}=…, set {PREFIX}{name}, or give it a default"
         raise BadValueError("missing-variable", f"the variable `{name}` has no value", hint)
-    return _bounded(variable.accept(value))
-
-
-def _bounded(value: Json) -> Json:
     if isinstance(value, str) and len(value) > MAX_VALUE:
         raise BadValueError("bad-variable", f"a value has at most {MAX_VALUE} characters, found {len(value)}")
     if isinstance(value, str) and UNUSABLE.search(value):
