@@ -11,19 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields, replace
-from operator import attrgetter
 from typing import TypeGuard, cast
 
 from declarative.model.inputs import NodeInputs, OfferInputs, ReservationInputs
 from declarative.model.record import struct
 from declarative.model.spec.values import Placement
-from declarative.model.state import Intent, Record, State
+from declarative.model.state import Address, State
 from declarative.planner.plan import Action, Fallback, Op, Plan, Reason, Spare
-from declarative.planner.serves import SoldOut
+from declarative.planner.serves import SoldOut, offer_key
 from declarative.provider import QUOTAS, PermanentError, PermanentKind
 
 REFUSED = (PermanentKind.NO_CAPACITY, *QUOTAS)
-"""Faults of a planned offer after which another one is taken. For a spare one any lasting fault counts."""
+"""Faults of a planned offer after which another one is taken. Of a spare offer any lasting fault counts."""
 
 MOST_NAMED = 4
 """Offers that were tried and are named; more are counted."""
@@ -34,9 +33,6 @@ HINT = (
     "apply again later, let the fleet choose from more `regions`, zones or `instance_types`, "
     "or allow dearer ones: `max_price`, or `fallback: any`"
 )
-
-Key = tuple[str, str, str, bool]
-"""The key that limits and quotas count by: backend, region, instance type, spot."""
 
 
 class NoOfferError(Exception):
@@ -96,30 +92,33 @@ class _Group:
     """Node → the delete of it where the group was before."""
     later: set[str] = field(default_factory=set)
     """Members that existed before, and have not followed yet."""
-    at: dict[str, int] = field(default_factory=dict)
+    started_on: dict[str, int] = field(default_factory=dict)
     """Node → the way for which its create was started, while it is under way."""
     sold_out: SoldOut = field(default_factory=SoldOut)
     tried: list[tuple[str, str]] = field(default_factory=list)
+    """The offers that could not be had, and their errors."""
     broken: bool = False
     """A member failed for another reason, so the group does not move any more."""
     over: bool = False
 
-    def spare(self, name: str) -> Spare | None:
-        """The offer that a member takes where the group is now; None for the planned one."""
-        return self.fallback.ways[self.way - 1][self.members[name]] if self.way else None
-
     def offer(self, name: str) -> OfferInputs:
-        """The same, or the planned offer."""
-        spare = self.spare(name)
-        return spare.offer if spare else self.nodes[name]
+        """The offer that a member takes where the group is now."""
+        return self.fallback.ways[self.way - 1][self.members[name]].offer if self.way else self.nodes[name]
 
     def create(self, name: str) -> Action:
         """The create of a member where the group is now."""
-        planned, spare = self.planned[name], self.spare(name)
-        if spare is None:
+        planned, offer = self.planned[name], self.offer(name)
+        if not self.way:
             return planned
-        offer = {f.name: getattr(spare.offer, f.name) for f in fields(OfferInputs)}
-        return replace(planned, after=replace(self.nodes[name], **offer), backend=spare.offer.backend)
+        changed = {f.name: getattr(offer, f.name) for f in fields(OfferInputs)}
+        return replace(planned, after=replace(self.nodes[name], **changed), backend=offer.backend)
+
+    def named_tries(self) -> str:
+        """The first offers that were tried, each with its error, and how many more there are."""
+        errors = dict(self.tried)
+        named = [f"{offer} ({error})" for offer, error in list(errors.items())[:MOST_NAMED]]
+        more = len(errors) - MOST_NAMED
+        return "; ".join([*named, f"and {more} more"] if more > 0 else named)
 
 
 class Failover:
@@ -127,74 +126,90 @@ class Failover:
 
     def __init__(self, plan: Plan, state: State) -> None:
         self._groups: dict[str, _Group] = {}
-        creates = {a.address.name: a for a in plan.actions if _is_create(a)}
-        idle = {r.address.name: r for r in state.of("node")}
-        made = {name: cast("NodeInputs", a.typed) for name, a in creates.items()}
-        self._nodes = {name: record.node for name, record in idle.items()} | made
-        self._keys = {name: _key(node) for name, node in self._nodes.items()}
+        creates = {a.address.name: a for a in plan.actions if _is_node_create(a)}
+        existing = {r.address.name: r.node for r in state.of("node")}
+        planned = {name: cast("NodeInputs", a.typed) for name, a in creates.items()}
+        self._nodes = existing | planned
+        self._keys = {name: offer_key(node) for name, node in self._nodes.items()}
         self._clusters: dict[str, str] = {}
         """Node → the fleet whose cluster it is of."""
         self._unmade: dict[str | None, set[str]] = {}
         """Fleet of a cluster → nodes whose creates have no result yet."""
-        for name, node in made.items():
+        for name, node in planned.items():
             if node.placement == Placement.CLUSTER:
                 self._clusters[name] = node.fleet
                 self._unmade.setdefault(node.fleet, set()).add(name)
-        self._asked = _asked_for(state)
-        for fallback in filter(attrgetter("ways"), plan.preview.fallbacks):
-            self._add(fallback, creates, idle)
+        self._asked = frozenset(
+            i.address.name for i in state.intents if i.op == "create" and i.address.kind == "node"
+        )
+        """Nodes whose creates have unknown results. The same create is asked for again in the same place,
+        before the nodes move anywhere else.
+        """
+        for fallback in plan.preview.fallbacks:
+            if fallback.ways:
+                self._add(fallback, creates, existing)
 
-    def _add(self, fallback: Fallback, creates: Mapping[str, Action], idle: Mapping[str, Record]) -> None:
+    def _add(
+        self, fallback: Fallback, creates: Mapping[str, Action], existing: Mapping[str, NodeInputs]
+    ) -> None:
         kinds = {name: i for i, kind in enumerate(fallback.kinds) for name in kind}
         new = {name: creates[name] for name in kinds if name in creates}
-        parts = [new] if fallback.together else [{name: create} for name, create in new.items()]
-        there = _followers(fallback, creates, idle)
-        for part in parts if new else ():
-            planned = part | there
+        followers: dict[str, Action] = {}
+        for name in fallback.idle if fallback.together and new else ():
+            if name in existing and name not in creates:
+                node = existing[name]
+                followers[name] = Action(
+                    op=Op.CREATE,
+                    address=Address("node", name),
+                    reason=Reason.CASCADE,
+                    after=node,
+                    backend=node.backend,
+                )
+        for part in [new] if fallback.together and new else [{name: create} for name, create in new.items()]:
+            planned = part | followers
             members = {name: kinds[name] for name in planned}
             group = _Group(members=members, fallback=fallback, planned=planned, nodes=self._nodes)
-            group.open, group.later = {*part}, {*there}
+            group.open, group.later = {*part}, {*followers}
             self._groups.update(dict.fromkeys(planned, group))
+
+    # ------------------------------------------------------------------------ before an action starts
 
     def waits(self, action: Action) -> bool:
         """Whether an action must not begin yet: the cluster that it would use may still go elsewhere, or
         it is not known yet whether it can be had; or others of its own have not left the last place.
         """
-        if _is_create(action):
-            group = self._groups.get(action.address.name)
-            return group is not None and group.fallback.together and self._waits(group, action.address.name)
+        if _is_node_create(action):
+            name = action.address.name
+            group = self._groups.get(name)
+            if group is None or not group.fallback.together or name in group.leaving or name in self._asked:
+                return False
+            behind = any(way != group.way for way in group.started_on.values())
+            unknown = group.way > 0 and not self._asked.isdisjoint(group.open)
+            return behind or unknown or bool(group.leaving)
         if action.op is Op.CREATE and isinstance(action.typed, ReservationInputs):
-            return self._is_unsettled(action.typed.node)
+            node = action.typed.node
+            group = self._groups.get(node)
+            may_move = group is not None and group.fallback.together and bool(group.open)
+            return may_move or bool(self._unmade.get(self._clusters.get(node)))
         return False
-
-    def _is_unsettled(self, node: str) -> bool:
-        """Whether the cluster of a node may still go elsewhere, or is not had yet."""
-        group = self._groups.get(node)
-        moves = group is not None and group.fallback.together and bool(group.open)
-        return moves or bool(self._unmade.get(self._clusters.get(node)))
-
-    def _waits(self, group: _Group, name: str) -> bool:
-        """Whether a member has to wait for others of its cluster that are, or may be, where it was before."""
-        if name in group.leaving or name in self._asked:
-            return False
-        late = any(at != group.way for at in group.at.values())
-        return late or bool(group.leaving) or (group.way > 0 and not self._asked.isdisjoint(group.open))
 
     def now(self, action: Action) -> Action:
         """An action as it is to be started now. A node that moves elsewhere first leaves its old place."""
-        group = self._groups.get(action.address.name) if _is_create(action) else None
+        name = action.address.name
+        group = self._groups.get(name) if _is_node_create(action) else None
         if group is None:
             return action
-        name = action.address.name
         if name in group.leaving:
             return group.leaving[name]
         asked, self._asked = name in self._asked, self._asked - {name}
-        group.at[name] = 0 if asked else group.way
-        return group.create(name) if group.at[name] else action
+        group.started_on[name] = 0 if asked else group.way
+        return group.create(name) if group.started_on[name] else action
+
+    # ------------------------------------------------------------------------ after an action has ended
 
     def noted(self, action: Action, *, done: bool) -> None:
         """An action has its result."""
-        if not _is_create(action):
+        if not _is_node_create(action):
             return
         name = action.address.name
         self._unmade.get(self._clusters.get(name), set()).discard(name)
@@ -205,18 +220,24 @@ class Failover:
     def ended(self, action: Action, error: BaseException | None) -> FailoverVerdict | None:
         """The verdict on a create that has ended; None if its result stands."""
         name = action.address.name
-        group = self._groups.get(name) if _is_node(action) else None
+        group = self._groups.get(name) if action.address.kind == "node" else None
         if group is None:
             return None
         if action.op is Op.DELETE:
-            return self._left(group, name, error) if name in group.leaving else None
-        if not _is_create(action):
+            return self._has_left(group, name, error) if name in group.leaving else None
+        if not _is_node_create(action):
             return None
-        way = group.at.pop(name)
+        way = group.started_on.pop(name)
         if group.over:
-            return self._late(group, name, error, way)
-        if way != group.way:
-            return self._behind(group, action, error)
+            return self._ended_too_late(group, name, error, way)
+        if (
+            way != group.way
+        ):  # it was started where its cluster was before: it is done again where that is now
+            if error is not None and not isinstance(error, PermanentError):
+                return self._stay(group, name, error)  # it may be there: the next look finds it
+            if error is None:
+                group.leaving[name] = gone(action)
+            return FailoverVerdict(again=(action.id,))
         if error is None:
             return self._made(group, name)
         if _may_go_on(error, group.way):
@@ -224,29 +245,22 @@ class Failover:
         group.broken = True
         return None
 
-    def _behind(self, group: _Group, action: Action, error: BaseException | None) -> FailoverVerdict:
-        """A create that was started where its cluster was before is done again where the cluster is now."""
-        if error is not None and not isinstance(error, PermanentError):
-            return self._stay(group, action.address.name, error)  # it may be there: the next look finds it
-        if error is None:
-            group.leaving[action.address.name] = gone(action)
-        return FailoverVerdict(again=(action.id,))
-
-    def _left(self, group: _Group, name: str, error: BaseException | None) -> FailoverVerdict:
+    def _has_left(self, group: _Group, name: str, error: BaseException | None) -> FailoverVerdict:
         """A node has left the last place, or cannot: then no other is made elsewhere."""
         del group.leaving[name]
-        if error is None:
-            again = FailoverVerdict(again=(f"create:node/{name}",))
-            return self._undo(group, {name}) if group.over else again
-        return self._stay(group, name, error)
+        if error is not None:
+            return self._stay(group, name, error)
+        if group.over:
+            return self._undo(group, {name})
+        return FailoverVerdict(again=(f"create:node/{name}",))
 
     def _stay(self, group: _Group, name: str, error: BaseException) -> FailoverVerdict:
         """A node may still be in the last place: no other is made elsewhere."""
         group.over = True
-        waiting = group.open - group.at.keys() - group.leaving.keys() - {name}
+        waiting = group.open - group.started_on.keys() - group.leaving.keys() - {name}
         return replace(self._undo(group, waiting), error=error)
 
-    def _late(
+    def _ended_too_late(
         self, group: _Group, name: str, error: BaseException | None, way: int
     ) -> FailoverVerdict | None:
         """A create whose cluster was given up meanwhile. A fault of a spare offer counts as no offer."""
@@ -260,63 +274,71 @@ class Failover:
     def _made(self, group: _Group, name: str) -> FailoverVerdict:
         group.made.add(name)
         group.open.discard(name)
-        note = _instead(group, name) if group.way else None
+        note = None
+        if group.way:
+            were = "were" if len(dict(group.tried)) > 1 else "was"
+            offer_name = _offer_name(group.offer(name))
+            note = f"uses {offer_name} because {group.named_tries()} {were} unavailable"
         if group.open or not group.way or group.broken:
             return FailoverVerdict(note=note)
-        follow = sorted(n for n in group.later if not _is_at(group.nodes[n], group.offer(n)))
+        follow: list[str] = []
+        for member in sorted(group.later):
+            node, offer = group.nodes[member], group.offer(member)
+            if (*offer_key(node), node.zone) != (*offer_key(offer), offer.zone):
+                follow.append(member)
         group.later.clear()
         group.open.update(follow)
         return FailoverVerdict(note=note, more=tuple(group.planned[n] for n in follow))
 
     def _refused(self, group: _Group, name: str, error: PermanentError) -> FailoverVerdict:
-        """The offer of a member cannot be had: the group goes where the next one is, if there is one."""
+        """The offer of a member cannot be had: the group goes where the next one is, if there is one. A
+        cluster that nobody wants without all its members is given up if there is none.
+        """
         refused = _offer_name(group.offer(name))
         group.tried.append((refused, error.summary[:ERROR_LENGTH]))
         group.sold_out.add(group.offer(name), error.kind)
         nodes = tuple(sorted(group.members)) if group.fallback.together else (name,)
         move = Move(nodes=nodes, refused=refused, error=error.summary, taken=None)
-        way = None if group.broken else self._next(group)
-        if way is None:
-            return self._in_vain(group, name, error, move)
-        again = self._go(group, name, way)
-        return FailoverVerdict(again=again, move=replace(move, taken=_offer_name(group.offer(name))))
-
-    def _in_vain(self, group: _Group, name: str, error: PermanentError, move: Move) -> FailoverVerdict:
-        """No offer is left. A cluster that nobody wants without all its members is given up."""
-        left = NoOfferError(_in_vain(group), error.hint or HINT) if len(group.tried) > 1 else error
+        way = None if group.broken else self._next_way(group)
+        if way is not None:
+            again = self._go(group, name, way)
+            return FailoverVerdict(again=again, move=replace(move, taken=_offer_name(group.offer(name))))
+        final: BaseException = error
+        if len(group.tried) > 1:
+            summary = f"none of the plan's offers could be had: {group.named_tries()}"
+            final = NoOfferError(summary, error.hint or HINT)
         group.over = group.fallback.together and not group.fallback.wanted and not group.broken
-        waiting = group.open - group.at.keys() - {name}
+        waiting = group.open - group.started_on.keys() - {name}
         undo = self._undo(group, group.made | waiting) if group.over else FailoverVerdict()
-        return replace(undo, error=left, move=move)
+        return replace(undo, error=final, move=move)
 
     def _go(self, group: _Group, name: str, way: int) -> tuple[str, ...]:
         """Move the group to another way, with its nodes of the last one; the actions to do again."""
         group.leaving |= {member: gone(group.create(member)) for member in group.made}
         group.way = way
         for member in group.members.keys() - group.later:
-            self._keys[member] = _key(group.offer(member))
+            self._keys[member] = offer_key(group.offer(member))
         again = {name, *group.made}
         group.open |= group.made
         group.made = set()
         return tuple(f"create:node/{n}" for n in sorted(again))
 
-    def _next(self, group: _Group) -> int | None:
+    def _next_way(self, group: _Group) -> int | None:
         """The next way that is not known to be in vain."""
         for number in range(group.way + 1, len(group.fallback.ways) + 1):
             way = group.fallback.ways[number - 1]
-            if all(self._has_room(group, way, spare) for spare in way):
+            if not any(group.sold_out.has(spare.offer) or self._is_full(group, way, spare) for spare in way):
                 return number
         return None
 
-    def _has_room(self, group: _Group, way: Sequence[Spare], spare: Spare) -> bool:
-        if group.sold_out.has(spare.offer):
-            return False
+    def _is_full(self, group: _Group, way: Sequence[Spare], spare: Spare) -> bool:
+        """Whether the limit of an offer would be passed with the nodes of a group that goes that way."""
         if spare.limit is None:
-            return True
-        key = _key(spare.offer)
+            return False
+        key = offer_key(spare.offer)
         others = sum(k == key for name, k in self._keys.items() if name not in group.members)
-        mine = sum(_key(way[kind].offer) == key for kind in group.members.values())
-        return others + mine <= spare.limit
+        mine = sum(offer_key(way[kind].offer) == key for kind in group.members.values())
+        return others + mine > spare.limit
 
     def _undo(self, group: _Group, names: set[str]) -> FailoverVerdict:
         """Give up a cluster that cannot be completed: its made nodes are deleted."""
@@ -336,69 +358,25 @@ def is_scarce(action: Action, error: BaseException) -> bool:
     return isinstance(error, NoOfferError) or (isinstance(error, PermanentError) and error.kind in REFUSED)
 
 
+def gone(create: Action) -> Action:
+    """The deletion of what a create made, since its cluster does not come about there."""
+    return Action(
+        op=Op.DELETE,
+        address=create.address,
+        reason=Reason.INCOMPLETE,
+        before=create.after,
+        backend=create.backend,
+    )
+
+
 def _offer_name(offer: OfferInputs) -> str:
     """The name of an offer in messages: `p5.48xlarge in us-east-1a as spot`."""
     return f"{offer.instance_type} in {offer.zone or offer.region}{' as spot' if offer.spot else ''}"
 
 
-def _followers(
-    fallback: Fallback, creates: Mapping[str, Action], idle: Mapping[str, Record]
-) -> dict[str, Action]:
-    """Nodes that are there and go where a cluster's new ones go: the create of each, if it does."""
-    if not fallback.together:
-        return {}
-    there = (name for name in fallback.idle if name in idle and name not in creates)
-    return {name: _follow(idle[name]) for name in there}
-
-
-def _is_create(action: Action) -> bool:
-    return action.op is Op.CREATE and _is_node(action)
-
-
-def _is_node(what: Action | Intent) -> bool:
-    return what.address.kind == "node"
-
-
-def _key(offer: OfferInputs) -> Key:
-    return (offer.backend, offer.region, offer.instance_type, offer.spot)
-
-
-def _asked_for(state: State) -> frozenset[str]:
-    """The nodes whose creates have unknown results. The same create is asked for again in the same place,
-    before the nodes move anywhere else.
-    """
-    return frozenset(i.address.name for i in state.intents if _is_node(i) and i.op == "create")
+def _is_node_create(action: Action) -> bool:
+    return action.op is Op.CREATE and action.address.kind == "node"
 
 
 def _may_go_on(error: BaseException, way: int) -> TypeGuard[PermanentError]:
     return isinstance(error, PermanentError) and (way > 0 or error.kind in REFUSED)
-
-
-def _is_at(have: OfferInputs, wanted: OfferInputs) -> bool:
-    return _key(have) == _key(wanted) and have.zone == wanted.zone
-
-
-def _tried(group: _Group) -> str:
-    first = dict(group.tried)
-    named = "; ".join(f"{offer} ({error})" for offer, error in list(first.items())[:MOST_NAMED])
-    return named + (f"; and {len(first) - MOST_NAMED} more" if len(first) > MOST_NAMED else "")
-
-
-def _instead(group: _Group, name: str) -> str:
-    return f"as {_offer_name(group.offer(name))}, for it was not to be had as {_tried(group)}"
-
-
-def _in_vain(group: _Group) -> str:
-    return f"none of the plan's offers could be had: {_tried(group)}"
-
-
-def _follow(node: Record) -> Action:
-    """A node that was there goes with its cluster."""
-    where, after = node.node.backend, node.typed
-    return Action(op=Op.CREATE, address=node.address, reason=Reason.CASCADE, after=after, backend=where)
-
-
-def gone(create: Action) -> Action:
-    """The deletion of what a create made, since its cluster does not come about there."""
-    was, where = create.after, create.backend
-    return Action(op=Op.DELETE, address=create.address, reason=Reason.INCOMPLETE, before=was, backend=where)

@@ -93,27 +93,30 @@ def _type(what: Node | Offer) -> tuple[str, str]:
 # ---------------------------------------------------------------------------------- what `apply` still tries
 
 
+def offer_key(offer: OfferInputs) -> tuple[str, str, str, bool]:
+    """What limits and quotas count by: backend, region, instance type, spot. All zones share them."""
+    return (offer.backend, offer.region, offer.instance_type, offer.spot)
+
+
 @struct(slots=True)
 class SoldOut:
     """The offers that cannot be had, as far as the refusals of others say."""
 
     kinds: set[tuple[str, str, str, bool]] = field(default_factory=set)
-    """Backend, region, instance type and spot of what is over a quota: all zones share it."""
+    """The keys of offers that are over a quota: see `offer_key`."""
     regions: set[tuple[str, str, bool]] = field(default_factory=set)
     """Backend, region and spot where the number of instances is used up: no other type helps."""
 
     def add(self, offer: OfferInputs, kind: PermanentKind) -> None:
         """The cloud refused an offer for this reason."""
         if kind is PermanentKind.QUOTA:
-            self.kinds.add((offer.backend, offer.region, offer.instance_type, offer.spot))
+            self.kinds.add(offer_key(offer))
         if kind is PermanentKind.INSTANCES:
             self.regions.add((offer.backend, offer.region, offer.spot))
 
     def has(self, offer: OfferInputs) -> bool:
         """Whether asking for an offer is known to be in vain."""
-        if (offer.backend, offer.region, offer.spot) in self.regions:
-            return True
-        return (offer.backend, offer.region, offer.instance_type, offer.spot) in self.kinds
+        return (offer.backend, offer.region, offer.spot) in self.regions or offer_key(offer) in self.kinds
 
 
 # --------------------------------------------------------------------------------------- what a plan shows

@@ -70,7 +70,7 @@ def test_a_cluster_goes_to_the_next_zone_as_a_whole(site, market, parallelism):
     assert (move.refused, move.taken) == ("h100x8 in za", "h100x8 in zb")
     note = site.results["create:node/gpu-0"].note
     assert note == (
-        "as h100x8 in zb, for it was not to be had as h100x8 in za (Insufficient: there is none of it)"
+        "uses h100x8 in zb because h100x8 in za (Insufficient: there is none of it) was unavailable"
     )
     assert site.results["create:rank/train-3"].outcome == "done"
     assert site.plan(desired).actions == ()

@@ -1020,8 +1020,8 @@ def result(id, outcome="done", **more):
 
 RESULTS = (
     result("create:volume/data-0"),
-    result("create:node/cpu-0", note="as m in us-east-1b, for it was not to be had as m in us-east-1a (no)"),
-    result("create:node/cpu-1", note="as m in us-east-1b, for it was not to be had as m in us-east-1a (no)"),
+    result("create:node/cpu-0", note="uses m in us-east-1b because m in us-east-1a (no) was unavailable"),
+    result("create:node/cpu-1", note="uses m in us-east-1b because m in us-east-1a (no) was unavailable"),
     result(
         "create:node/gpu-0",
         "failed",
