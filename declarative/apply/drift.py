@@ -62,32 +62,28 @@ class Compared:
         self.drift += more.drift
         self.orphans += more.orphans
 
-    def lost(self, record: Record, detail: str = "not there any more") -> None:
-        """It is gone."""
+    def note_gone(self, record: Record, detail: str = "not there any more") -> None:
         self.gone.add(record.address)
         self.drift.append(Drift(address=str(record.address), change="gone", detail=detail))
 
-    def found(self, record: Record, thing: Thing) -> None:
-        """It is there, as it was recorded or not."""
+    def note_there(self, record: Record, thing: Thing) -> None:
+        """Note a thing that is there, as it was recorded or not."""
         if thing.lost:
-            self.lost(record, thing.lost)
+            self.note_gone(record, thing.lost)
             return
-        actual = {**thing.actual, **_other_image(record, thing)}
+        actual = dict(thing.actual)
+        was, now = record.outputs.get(IMAGE), thing.outputs.get(IMAGE)
+        if record.address.kind == "node" and was and now and was != now:
+            actual[IMAGE] = now
         words = [_difference(record, key, actual[key]) for key in sorted(actual)]
         if actual:
             self.altered[record.address] = actual
-        seen = as_recorded(thing, record) if thing.known else dict(record.inputs)
-        if seen != dict(record.inputs):
-            off = [k for k in sorted({*seen, *record.inputs}) if seen.get(k) != record.inputs.get(k)]
+        inputs = as_recorded(thing, record) if thing.known else dict(record.inputs)
+        if inputs != dict(record.inputs):
+            off = [k for k in sorted({*inputs, *record.inputs}) if inputs.get(k) != record.inputs.get(k)]
             words.append(f"differs in {', '.join(off)}")
         if words:
             self.drift.append(Drift(address=str(record.address), change="changed", detail="; ".join(words)))
-
-
-def _other_image(record: Record, thing: Thing) -> dict[str, Any]:
-    """The image that a node has by now, if it is not the one that it started from."""
-    was, now = record.image, thing.outputs.get(IMAGE)
-    return {IMAGE: now} if record.address.kind == "node" and was and now and was != now else {}
 
 
 def compare(
@@ -95,11 +91,11 @@ def compare(
     records: Iterable[Record],
     things: Iterable[Thing],
     at: Callable[[Record], Provider],
-    found: Compared,
+    compared: Compared,
     *,
     recall: BackendClient | None = None,
 ) -> None:
-    """Compare one backend's `records`, all that are to be judged, with all that it lists.
+    """Compare `records` of one backend with all that it lists.
 
     By address and token: a cloud may take a name twice, and another backend's thing of that name is another.
     `at` says whom to ask for a thing; `recall` is asked for ids, if it can be.
@@ -111,9 +107,9 @@ def compare(
         if thing is None:
             missing.append(record)
         else:
-            found.found(record, thing)
+            compared.note_there(record, thing)
     if missing:
-        _look_for(state, missing, at, found, recall=recall, alone=not there)
+        _look_for(state, missing, at, compared, recall=recall, nothing_listed=not there)
 
 
 def orphans(name: str, things: Iterable[Thing], known: Collection[tuple[Address, str]]) -> list[Orphan]:
@@ -122,15 +118,15 @@ def orphans(name: str, things: Iterable[Thing], known: Collection[tuple[Address,
     return [Orphan(backend=name, thing=t) for t in sorted(lost, key=lambda t: (t.address, t.token))]
 
 
-def each_once(found: Iterable[Orphan]) -> list[Orphan]:
+def each_once(orphans: Iterable[Orphan]) -> list[Orphan]:
     """Each orphan once: if several backends list it, the one of the backend that made it."""
     out: dict[object, Orphan] = {}
-    for orphan in found:
+    for orphan in orphans:
         thing = orphan.thing
         key = (thing.address, thing.token, orphan.id)
-        asked = thing.typed
-        by = asked.backend if isinstance(asked, NodeInputs | VolumeInputs) else None
-        if key not in out or by == orphan.backend:
+        inputs = thing.typed
+        maker = inputs.backend if isinstance(inputs, NodeInputs | VolumeInputs) else None
+        if key not in out or maker == orphan.backend:
             out[key] = orphan
     return list(out.values())
 
@@ -153,70 +149,59 @@ def _look_for(
     state: State,
     missing: Sequence[Record],
     at: Callable[[Record], Provider],
-    found: Compared,
+    compared: Compared,
     *,
     recall: BackendClient | None,
-    alone: bool,
+    nothing_listed: bool,
 ) -> None:
-    """Note records that the listing lacks. `alone`: an empty listing does not show whose place was asked."""
+    """Look once more for records that the listing lacks: by their tokens, and by their ids if the backend can
+    do that. If nothing was listed, the listing does not show whose place was asked.
+    """
+
+    def find(record: Record) -> Thing | None:
+        provider, its_token = at(record), record_token(state, record)
+        return call(lambda: provider.find(made_as(record), its_token), policy=PATIENCE)
+
     asked = sorted(missing, key=_is_attachment)
-    known = call(lambda: recall.recall(missing), policy=PATIENCE) if recall else None
-    if known is None:  # without ids, a missing attachment only means that its rank has ended
+    recalled = call(lambda: recall.recall(missing), policy=PATIENCE) if recall else None
+    if recalled is None:  # without ids, a missing attachment only means that its rank has ended
         asked = list(filterfalse(_is_attachment, asked))
-    things = _by_token(state, asked, at)
-    recalled = known or {}
-    for record in asked:
-        unsure = alone and known is not None and record.address not in known
-        _note(record, things[record.address], recalled.get(record.address), found, unsure=unsure)
-    for record in filter(_is_attachment, asked):
-        if things[record.address] is None and recalled.get(record.address) is None:
-            _detached(state, record, found)
+    detached: list[Record] = []
+    for record, by_token in zip(asked, side_by_side(asked, find), strict=True):
+        by_id = (recalled or {}).get(record.address)
+        thing = by_id if by_token is None and isinstance(by_id, Thing) else by_token
+        if thing is not None:
+            compared.note_there(record, thing)
+        elif isinstance(by_id, Ended):
+            compared.note_gone(record, by_id.reason)
+            compared.ended[record.address] = by_id.reason
+        elif _is_attachment(record):
+            detached.append(record)
+        else:
+            compared.note_gone(record)
+            if nothing_listed and recalled is not None and record.address not in recalled:
+                compared.unsure.add(record.address)
+    for record in detached:
+        _note_detached(state, record, compared)
 
 
 def _is_attachment(record: Record) -> bool:
     return record.address.kind == "attachment"
 
 
-def _by_token(
-    state: State, records: Sequence[Record], at: Callable[[Record], Provider]
-) -> dict[Address, Thing | None]:
-    """The things with the tokens of these records, looked up side by side."""
-
-    def find(record: Record) -> Thing | None:
-        provider, wanted = at(record), record_token(state, record)
-        return call(lambda: provider.find(made_as(record), wanted), policy=PATIENCE)
-
-    return dict(zip([r.address for r in records], side_by_side(records, find), strict=True))
-
-
-def _note(
-    record: Record, thing: Thing | None, recalled: Thing | Ended | None, found: Compared, *, unsure: bool
-) -> None:
-    """Find out about a thing that the listing lacks: it is there, its backend ended it, or it is gone."""
-    if thing is None and isinstance(recalled, Thing):
-        thing = recalled
-    if thing is not None:
-        found.found(record, thing)
-    elif isinstance(recalled, Ended):
-        found.lost(record, recalled.reason)
-        found.ended[record.address] = recalled.reason
-    elif not _is_attachment(record):
-        found.lost(record)
-        if unsure:
-            found.unsure.add(record.address)
-
-
-def _detached(state: State, record: Record, found: Compared) -> None:
-    """A volume that somebody took off its node. A rank that runs goes on without it, and keeps its claim."""
+def _note_detached(state: State, record: Record, compared: Compared) -> None:
+    """Note a volume that somebody took off its node. A rank that runs goes on without it, and keeps its
+    claim.
+    """
     rank = record.attachment.rank
-    if record.needs & found.gone or state.has_ended(rank):
+    if record.needs & compared.gone or state.has_ended(rank):
         return
     what = f"detached: volume/{record.attachment.volume} is not on node/{record.attachment.node}"
     if state.get("rank", rank) is None:
-        found.lost(record, what)
+        compared.note_gone(record, what)
         return
     detail = f"{what}, and rank/{rank} runs on without it"
-    found.drift.append(Drift(address=str(record.address), change="changed", detail=detail))
+    compared.drift.append(Drift(address=str(record.address), change="changed", detail=detail))
 
 
 def _difference(record: Record, key: str, now: object) -> str:
@@ -231,11 +216,8 @@ def _difference(record: Record, key: str, now: object) -> str:
 
 def _tags(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """The declared tags that differ. If none does, tags of fleetform itself do."""
-    words = [
-        f"its tag `{k}` is `{now[k]}`, and was `{was[k]}`"
-        for k in sorted(was)
-        if now.get(k, was[k]) != was[k]
-    ]
+    changed = [k for k in sorted(was) if now.get(k, was[k]) != was[k]]
+    words = [f"its tag `{k}` is `{now[k]}`, and was `{was[k]}`" for k in changed]
     removed = [f"`{k}`" for k in sorted(was) if k not in now]
     if removed:
         tags, were = ("tags", "were") if removed[1:] else ("tag", "was")

@@ -51,45 +51,45 @@ def as_record(orphan: Orphan, state: State) -> Record:
     )
 
 
-def as_rank(orphan: Orphan, found: Sequence[Orphan], intent: Intent, state: State) -> list[Record]:
+def as_rank(orphan: Orphan, orphans: Sequence[Orphan], intent: Intent, state: State) -> list[Record]:
     """The records of a rank that runs and whose open intent is `intent`; what it needs comes first. What is
     recorded already, or is not there, is left out.
     """
-    rank, node = orphan.thing.address, orphan.node
-    have, asked = state.records[Address("node", node)], intent.typed
-    assert isinstance(asked, RankInputs)
+    rank, inputs = orphan.thing.address, intent.typed
+    node = state.records[Address("node", orphan.node)]
+    assert isinstance(inputs, RankInputs)
     place = Address("reservation", rank.name)
     reservation = Record(
         address=place,
         backend=None,
         inputs={
-            "task": asked.task,
-            "rank": asked.rank,
-            "node": node,
+            "task": inputs.task,
+            "rank": inputs.rank,
+            "node": orphan.node,
             "blocks": list(orphan.blocks),
-            "total_blocks": have.node.blocks,
+            "total_blocks": node.node.blocks,
         },
-        needs=frozenset({have.address}),
+        needs=frozenset({node.address}),
     )
-    held = [
-        replace(as_record(o, state), needs=frozenset({volume, have.address, place}))
-        for o in found
+    attachments = [
+        replace(as_record(o, state), needs=frozenset({volume, node.address, place}))
+        for o in orphans
         if o.thing.address in intent.needs and o.thing.address.kind == "attachment"
-        if isinstance(asked_for := o.thing.typed, AttachmentInputs)
-        if (volume := Address("volume", asked_for.volume)) in state.records
+        if isinstance(attached := o.thing.typed, AttachmentInputs)
+        if (volume := Address("volume", attached.volume)) in state.records
     ]
-    made = started_rank(intent, have)
-    return [r for r in (reservation, *held, made) if r.address not in state.records]
+    records = (reservation, *attachments, started_rank(intent, node))
+    return [r for r in records if r.address not in state.records]
 
 
-def protected(orphan: Orphan) -> bool:
+def is_protected(orphan: Orphan) -> bool:
     """Whether it was made to be kept. A disk counts as kept if that is not known."""
-    kind, asked = orphan.thing.address.kind, orphan.thing.typed
+    kind, inputs = orphan.thing.address.kind, orphan.thing.typed
     if not orphan.thing.known:
         return kind == "volume"
-    if asked is None:  # somebody has changed its tags
+    if inputs is None:  # somebody has changed its tags
         return kind in ("node", "volume")
-    return isinstance(asked, NodeInputs | VolumeInputs) and asked.prevent_destroy
+    return isinstance(inputs, NodeInputs | VolumeInputs) and inputs.prevent_destroy
 
 
 def delete_orphans(

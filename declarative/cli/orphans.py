@@ -139,13 +139,13 @@ def _none(address: str, few: Sequence[Orphan], found: Sequence[Orphan]) -> Inval
 
 def destroy_orphans(run: Run, output: RunOutput, consent: Consent, lock_timeout: float | None) -> int:
     """Delete all orphans but those that are protected; the exit code."""
-    from declarative.apply.orphans import delete_orphans, protected
+    from declarative.apply.orphans import delete_orphans, is_protected
 
     with run.session.state.lock(run.store, run.doing, lock_timeout) as writer:
         state = writer.state()
         found, faults = _orphans(run.session, run.desired, state)
-        going = [o for o in found if not protected(o)]
-        staying = [str(o.thing.address) for o in found if protected(o)]
+        going = [o for o in found if not is_protected(o)]
+        staying = [str(o.thing.address) for o in found if is_protected(o)]
         _show(output, going, faults)
         if not going:
             output.say_protected(staying, ADOPT_FIRST)

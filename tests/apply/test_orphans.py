@@ -8,7 +8,7 @@ import pytest
 from declarative.apply.backend_client import BackendClient
 from declarative.apply.backend_look import look
 from declarative.apply.drift import Orphan
-from declarative.apply.orphans import protected
+from declarative.apply.orphans import is_protected
 from declarative.model.state import Address
 from declarative.model.status import NodeState, Readiness
 from declarative.provider import Thing, TransientError, TransientKind
@@ -88,7 +88,7 @@ def test_orphans_are_deleted_and_nothing_else(forgetful):
 )
 def test_what_cannot_be_read_of_a_disk_or_a_node_counts_as_protected(address, inputs, known, kept):
     thing = Thing(address=Address.parse(address), token="t", inputs=inputs, outputs={}, known=known)
-    assert protected(Orphan(backend="sky", thing=thing)) is kept
+    assert is_protected(Orphan(backend="sky", thing=thing)) is kept
 
 
 def test_orphans_are_shown_also_where_nothing_else_is_recorded(project):
