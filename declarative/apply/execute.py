@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from declarative.apply.gate import GATE_SECONDS, Tools, check_peers, is_gang, release
 from declarative.apply.graph_walk import InterruptedApplyError
@@ -28,14 +28,16 @@ from declarative.model.state import (
     rank_name,
     started_rank,
 )
-from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, RankStatus, Readiness
+from declarative.model.status import BOOTING, START_UP_LIMIT, NodeState, Readiness
 from declarative.planner.plan import Action, Op, Reason
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import call
 from declarative.spans import span
 from declarative.store.commit_queue import PendingCommit
 
-MOST_USED = 100
+T = TypeVar("T")
+
+MOST_USED_UP = 100
 """Tokens of one address that may be used up: a state from a backup goes through those of its lost future."""
 
 NEVER_UP = frozenset({NodeState.FAILED, *BOOTING})
@@ -60,7 +62,7 @@ class NotReadyError(Exception):
         self.hint = hint
 
 
-class NotLeftError(Exception):
+class CannotLeaveError(Exception):
     """A node that is to go elsewhere cannot leave where it is: no other place would change that."""
 
     def __init__(self, error: PermanentError) -> None:
@@ -70,7 +72,7 @@ class NotLeftError(Exception):
 
 
 def execute(action: Action, tools: Tools) -> PendingCommit | None:
-    """Do it, or raise `ProviderError`, `StateError`, `NotReadyError`, `NotLeftError` or
+    """Do it, or raise `ProviderError`, `StateError`, `NotReadyError`, `CannotLeaveError` or
     `InterruptedApplyError`. The result is its end, if that is still to be committed.
     """
     kind = action.address.kind
@@ -89,20 +91,16 @@ def begins_at_once(action: Action) -> bool:
     return action.address.kind not in ("reservation", "rank") and action.reason is not Reason.UNFIT
 
 
-def _retrying(
-    action: Action, tools: Tools, late: Callable[[], bool] = lambda: False
-) -> Callable[[Callable[[], object]], object]:
-    """Tries again what an action does, until it is `late`."""
-
-    def run(function: Callable[[], object]) -> object:
-        return call(
-            function,
-            policy=tools.policy,
-            on_retry=lambda error, wait: tools.listener.retry(action.id, error.summary, wait),
-            stopping=lambda: tools.stopping.is_set() or late(),
-        )
-
-    return run
+def _retried(
+    action: Action, tools: Tools, function: Callable[[], T], late: Callable[[], bool] = lambda: False
+) -> T:
+    """The result of a call of an action, tried again until it is `late`."""
+    return call(
+        function,
+        policy=tools.policy,
+        on_retry=lambda error, wait: tools.listener.retry(action.id, error.summary, wait),
+        stopping=lambda: tools.stopping.is_set() or late(),
+    )
 
 
 def _make(action: Action, tools: Tools) -> PendingCommit:
@@ -113,14 +111,14 @@ def _make(action: Action, tools: Tools) -> PendingCommit:
     if have is not None:
         leave = replace(action, op=Op.DELETE, before=have.typed, after=None, backend=have.backend)
         try:
-            left = _delete(leave, tools)
+            pending = _delete(leave, tools)
         except PermanentError as error:
-            raise NotLeftError(error) from error
-        if left:
-            left.settle()
+            raise CannotLeaveError(error) from error
+        if pending:
+            pending.settle()
     records = tools.writer.part(action.holds).records if action.holds else {}
-    held = {a: records[a] for a in action.holds if a in records}
-    return _create(action, tools, data_of(action.typed), held)
+    needs = {a: records[a] for a in action.holds if a in records}
+    return _create(action, tools, data_of(action.typed), needs)
 
 
 def _update(action: Action, tools: Tools) -> PendingCommit:
@@ -129,14 +127,14 @@ def _update(action: Action, tools: Tools) -> PendingCommit:
     """
     have = tools.writer.record(action.address)
     assert have is not None
-    provider, inputs = tools.backends.get(action.backend), data_of(action.typed)
+    client, inputs = tools.backends.get(action.backend), data_of(action.typed)
     intent = tools.writer.begin("update", action.address, action.backend, inputs, have.needs)
     try:
-        outputs = _retrying(action, tools)(lambda: provider.update(have, intent.token, inputs))
+        outputs = _retried(action, tools, lambda: client.update(have, intent.token, inputs))
     except PermanentError as error:
         tools.writer.fail(intent, error.summary)
         raise
-    return tools.writer.finish_soon(intent, outputs if isinstance(outputs, Mapping) else None)
+    return tools.writer.finish_soon(intent, outputs)
 
 
 def _delete(action: Action, tools: Tools) -> PendingCommit | None:
@@ -147,12 +145,16 @@ def _delete(action: Action, tools: Tools) -> PendingCommit | None:
     if action.forget:
         tools.writer.drop([action.address])
         return None
-    if action.reason is Reason.UNFIT:
-        _end_held(have, action, tools)
-    provider, inputs = tools.backends.get(action.backend), data_of(action.typed)
+    if action.reason is Reason.UNFIT and any(
+        have.address in r.needs for r in tools.writer.state().of("reservation")
+    ):
+        # A node that was given up while it is used ends before anything of it counts as lost.
+        cause = f"{have.address} was given up: {', '.join(action.because)}"
+        end(tools.writer, tools.backends, have, cause, tools.now)
+    client, inputs = tools.backends.get(action.backend), data_of(action.typed)
     intent = tools.writer.begin("delete", action.address, action.backend, inputs, frozenset(action.holds))
     try:
-        _retrying(action, tools)(lambda: provider.delete(have))
+        _retried(action, tools, lambda: client.delete(have))
     except PermanentError as error:
         if error.kind is not PermanentKind.NOT_FOUND:
             tools.writer.fail(intent, error.summary)
@@ -161,37 +163,31 @@ def _delete(action: Action, tools: Tools) -> PendingCommit | None:
 
 
 def _create(
-    action: Action, tools: Tools, inputs: Mapping[str, Any], held: Mapping[Address, Record]
+    action: Action, tools: Tools, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
 ) -> PendingCommit:
     """If the backend says that a token is used up, the next generation's token is tried: the state was
     restored from a backup, and the thing that was made since then is gone.
     """
-    provider = tools.backends.get(action.backend)
-    left = MOST_USED
+    client = tools.backends.get(action.backend)
+    tokens_left = MOST_USED_UP
     while True:
-        left -= 1
+        tokens_left -= 1
         intent = tools.writer.begin("create", action.address, action.backend, inputs, frozenset(action.holds))
-        make = partial(provider.create, action.address, intent.token, inputs, held)
+        make = partial(client.create, action.address, intent.token, inputs, needs)
         try:
             outputs = _until_up(action, tools, intent, make)
         except PermanentError as error:
             tools.writer.fail(intent, error.summary)
-            if error.kind is not PermanentKind.USED_UP or not left or tools.stopping.is_set():
+            if error.kind is not PermanentKind.USED_UP or not tokens_left or tools.stopping.is_set():
                 raise
             continue
-        made = action.address.kind == "node"
-        found = outputs if isinstance(outputs, Mapping) else None
-        return tools.writer.finish_soon(intent, found, idle_since=tools.now() if made else None)
+        idle_since = tools.now() if action.address.kind == "node" else None
+        return tools.writer.finish_soon(intent, outputs, idle_since=idle_since)
 
 
-def _end_held(node: Record, action: Action, tools: Tools) -> None:
-    """A node that was given up while something holds on to it ends before anything of it counts as lost."""
-    if any(node.address in r.needs for r in tools.writer.state().of("reservation")):
-        cause = f"{node.address} was given up: {', '.join(action.because)}"
-        end(tools.writer, tools.backends, node, cause, tools.now)
-
-
-def _until_up(action: Action, tools: Tools, intent: Intent, make: Callable[[], object]) -> object:
+def _until_up(
+    action: Action, tools: Tools, intent: Intent, make: Callable[[], Mapping[str, Any]]
+) -> Mapping[str, Any]:
     """Make it. A node that its backend has, and that is still starting at the end of the start-up limit, is
     deleted: it would be billed for nothing. That is a want of capacity, so that the next offer is taken.
     """
@@ -202,19 +198,19 @@ def _until_up(action: Action, tools: Tools, intent: Intent, make: Callable[[], o
 
     while True:
         try:
-            return _retrying(action, tools, late)(make)
+            return _retried(action, tools, make, late)
         except TransientError as error:
             if error.kind is not TransientKind.BUSY or action.address.kind != "node":
                 raise
             if tools.stopping.is_set() or not (there := _made_so_far(action, tools, intent)):
                 raise
             if late():
-                provider = tools.backends.get(action.backend)
+                client = tools.backends.get(action.backend)
                 try:
-                    _retrying(action, tools)(partial(provider.delete, there))
-                except PermanentError as left:
-                    if left.kind is not PermanentKind.NOT_FOUND:
-                        raise error from left  # its intent stays open: it is taken up by the next command
+                    _retried(action, tools, partial(client.delete, there))
+                except PermanentError as fault:
+                    if fault.kind is not PermanentKind.NOT_FOUND:
+                        raise error from fault  # its intent stays open: it is taken up by the next command
                 summary = f"not up within {START_UP_LIMIT / 60:.0f} minutes, and deleted: {error.summary}"
                 raise PermanentError(
                     PermanentKind.NO_CAPACITY, summary, about=error.about, hint=error.hint
@@ -223,8 +219,8 @@ def _until_up(action: Action, tools: Tools, intent: Intent, make: Callable[[], o
 
 def _made_so_far(action: Action, tools: Tools, intent: Intent) -> Record | None:
     """The thing that an unfinished create has made so far; None if there is none."""
-    provider = tools.backends.get(action.backend)
-    thing = call(partial(provider.find, action.address, intent.token), policy=tools.policy)
+    client = tools.backends.get(action.backend)
+    thing = call(partial(client.find, action.address, intent.token), policy=tools.policy)
     if thing is None:
         return None
     return Record(address=action.address, backend=action.backend, inputs=intent.inputs, outputs=thing.outputs)
@@ -235,11 +231,12 @@ def _reservation(action: Action, tools: Tools) -> None:
     if action.op is Op.DELETE:
         tools.writer.release(action.address, tools.now())
         return
-    held = action.typed
-    assert isinstance(held, ReservationInputs)
-    wait_ready(Address("node", held.node), tools, action.id)
-    record = Record(address=action.address, backend=None, inputs=data_of(held), needs=frozenset(action.holds))
-    tools.writer.reserve(record, held.node, held.blocks)
+    place = action.typed
+    assert isinstance(place, ReservationInputs)
+    wait_ready(Address("node", place.node), tools, action.id)
+    needs = frozenset(action.holds)
+    record = Record(address=action.address, backend=None, inputs=data_of(place), needs=needs)
+    tools.writer.reserve(record, place.node, place.blocks)
 
 
 def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
@@ -254,16 +251,16 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
         record = tools.writer.record(address)
         if record is None:
             raise NotReadyError(f"{address} is not recorded")
-        seen = _readiness(record, tools)
-        tools.writer.observe_nodes({address.name: seen})
-        if seen.state is NodeState.READY:
-            return seen
+        readiness = _readiness(record, tools)
+        tools.writer.observe_nodes({address.name: readiness})
+        if readiness.state is NodeState.READY:
+            return readiness
         now = tools.now()
-        if fault := _not_ready(address, seen, now - start):
-            if seen.state in NEVER_UP:
+        if fault := _not_ready(address, readiness, now - start):
+            if readiness.state in NEVER_UP:
                 tools.late.add(address)
             raise fault
-        reason = seen.reason or f"it is {seen.state.value}"
+        reason = readiness.reason or f"it is {readiness.state.value}"
         if now >= next_time and reported != reason:
             tools.listener.wait(id, str(address), reason)
             reported, next_time = reason, now + SAY_SECONDS
@@ -272,48 +269,39 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
         pause = min(5.0, pause * 2)
 
 
-def _not_ready(address: Address, seen: Readiness, waited: float) -> NotReadyError | None:
+def _not_ready(address: Address, readiness: Readiness, waited: float) -> NotReadyError | None:
     """The fault of a node that is not waited for (any more), after so many seconds."""
-    why = f": {seen.reason}" if seen.reason else ""
-    if seen.state not in BOOTING:
-        return NotReadyError(f"{address} is {seen.state.value}{why}")
+    why = f": {readiness.reason}" if readiness.reason else ""
+    if readiness.state not in BOOTING:
+        return NotReadyError(f"{address} is {readiness.state.value}{why}")
     if waited > START_UP_LIMIT:
         return NotReadyError(f"{address} was not ready within {START_UP_LIMIT / 60:.0f} minutes{why}", LATE)
     return None
 
 
 def _readiness(record: Record, tools: Tools) -> Readiness:
-    provider = tools.backends.get(record.backend)
-    return call(lambda: provider.readiness([record]), policy=tools.policy)[record.address.name]
+    client = tools.backends.get(record.backend)
+    return call(lambda: client.readiness([record]), policy=tools.policy)[record.address.name]
 
 
-def _places(inputs: RankInputs) -> list[Address]:
-    """The reservations of the whole gang: a rank gets its siblings' addresses."""
-    return [Address("reservation", rank_name(inputs.task, rank)) for rank in range(inputs.nodes)]
-
-
-def _siblings(inputs: RankInputs) -> list[Address]:
-    """The ranks that one may join; none of those that know each other."""
-    if knows_siblings(inputs):
-        return []
-    return [Address("rank", rank_name(inputs.task, rank)) for rank in range(inputs.nodes)]
-
-
-def _joins(inputs: RankInputs, state: State) -> bool:
-    """Whether a rank comes to others that run, since its task got more `nodes`: it waits for nobody."""
-    return any(r.rank.nodes != inputs.nodes for r in state.of("rank") if r.rank.task == inputs.task)
+def _gang_addresses(kind: str, inputs: RankInputs) -> list[Address]:
+    return [Address(kind, rank_name(inputs.task, rank)) for rank in range(inputs.nodes)]
 
 
 def _start(action: Action, tools: Tools) -> None:
-    asked = action.typed
-    assert isinstance(asked, RankInputs)
-    state = tools.writer.part((*action.holds, *_places(asked), *_siblings(asked)))
-    node = _node_for(action, asked, state, tools)
-    intent = tools.writer.begin("create", action.address, node.backend, data_of(asked), action.holds)
+    inputs = action.typed
+    assert isinstance(inputs, RankInputs)
+    # A rank gets its siblings' addresses. If ranks do not know each other, it may join others that run.
+    siblings = [] if knows_siblings(inputs) else _gang_addresses("rank", inputs)
+    state = tools.writer.part((*action.holds, *_gang_addresses("reservation", inputs), *siblings))
+    node = _node_for(action, inputs, state, tools)
+    intent = tools.writer.begin("create", action.address, node.backend, data_of(inputs), action.holds)
     record = started_rank(intent, node)
-    provider = tools.backends.get(node.backend)
+    client = tools.backends.get(node.backend)
+    # One that joins ranks that run, since its task got more `nodes`, waits for nobody.
+    joins = any(r.rank.nodes != inputs.nodes for r in state.of("rank") if r.rank.task == inputs.task)
     try:
-        gate = GATE_SECONDS if provider.gates and is_gang(asked) and not _joins(asked, state) else None
+        gate = GATE_SECONDS if client.gates and is_gang(inputs) and not joins else None
         launch = launch_of(
             state,
             record,
@@ -322,19 +310,18 @@ def _start(action: Action, tools: Tools) -> None:
             gate_seconds=gate,
             limits=tools.backends.limits,
         )
-        status = _retrying(action, tools)(lambda: provider.start(node, launch))
+        status = _retried(action, tools, lambda: client.start(node, launch))
     except (PermanentError, MissingEnvError) as error:
         # Certain not to have started; after anything else the intent stays open, to be read back.
         tools.writer.fail(intent, getattr(error, "summary", str(error)))
         raise
     tools.writer.finish(intent, {**record.outputs, **_alone(node, launch.alone_seconds)})
-    if isinstance(status, RankStatus):
-        tools.writer.observe_rank(action.address.name, status)
+    tools.writer.observe_rank(action.address.name, status)
     if gate:
         release(record.rank.task, tools, action.id)
 
 
-def _node_for(action: Action, asked: RankInputs, state: State, tools: Tools) -> Record:
+def _node_for(action: Action, inputs: RankInputs, state: State, tools: Tools) -> Record:
     """The node that a rank starts on: it is ready, and the gang can meet there."""
     missing = [str(a) for a in action.holds if a not in state.records]
     if missing:
@@ -345,7 +332,7 @@ def _node_for(action: Action, asked: RankInputs, state: State, tools: Tools) -> 
         # The place is from an earlier apply: its node was not looked at in this one.
         wait_ready(node.address, tools, action.id)
     if not any(need.startswith("create:rank/") for need in action.needs):
-        check_peers(asked, state, tools.backends, tools.reached)  # the gang's first: nothing runs yet
+        check_peers(inputs, state, tools.backends, tools.reached)  # the gang's first: nothing runs yet
     return node
 
 
@@ -356,41 +343,36 @@ def _stop(action: Action, tools: Tools) -> None:
     if record is None:
         return
     # The journal alone remembers where the output of an earlier attempt is.
-    inputs = {**record.inputs, ENDED_ATTEMPT: _place_of_output(record, tools)}
+    name = record.outputs.get("node")
+    output_node = tools.writer.record(Address("node", str(name))) if name else None
+    machine = {"machine": machine_name(output_node)} if output_node else {}
+    inputs = {**record.inputs, ENDED_ATTEMPT: {"id": attempt_id(record), "node": name, **machine}}
     intent = tools.writer.begin("delete", action.address, record.backend, inputs)
     reservation = state.get("reservation", action.address.name)
     if reservation is not None and not state.has_ended(action.address.name):
         node = state.needed(reservation, "node")
-        provider = tools.backends.get(node.backend)
-        _retrying(action, tools)(lambda: provider.stop(node, attempt_id(record), grace_of(record.rank)))
+        client = tools.backends.get(node.backend)
+        _retried(action, tools, lambda: client.stop(node, attempt_id(record), grace_of(record.rank)))
     tools.writer.finish(intent)
-
-
-def _place_of_output(record: Record, tools: Tools) -> dict[str, Any]:
-    """See `state.ENDED_ATTEMPT`."""
-    name = record.node_name
-    node = tools.writer.record(Address("node", str(name))) if name else None
-    machine = {"machine": machine_name(node)} if node else {}
-    return {"id": attempt_id(record), "node": name, **machine}
 
 
 def _change(action: Action, tools: Tools) -> None:
     """Fields of a rank that change in place. Its host is told those by which it ends the rank itself."""
-    asked = action.typed
-    assert isinstance(asked, RankInputs)
-    state = tools.writer.part((action.address, *_places(asked)))
-    record, inputs = state.records[action.address], data_of(asked)
+    wanted_inputs = action.typed
+    assert isinstance(wanted_inputs, RankInputs)
+    state = tools.writer.part((action.address, *_gang_addresses("reservation", wanted_inputs)))
+    record, inputs = state.records[action.address], data_of(wanted_inputs)
     intent = tools.writer.begin("update", action.address, record.backend, inputs, record.needs)
     status, outputs = state.ranks.get(action.address.name), record.outputs
     changed = TOLD.intersection(action.because)
     if changed and status and not status.state.ended:
         node = state.needed(state.records[Address("reservation", action.address.name)], "node")
-        provider, attempt = tools.backends.get(node.backend), attempt_id(record)
+        client, attempt = tools.backends.get(node.backend), attempt_id(record)
         terms = terms_of(state, replace(record, inputs=inputs), tools.backends.limits)
-        _retrying(action, tools)(lambda: provider.adjust(node, attempt, terms))
+        _retried(action, tools, lambda: client.adjust(node, attempt, terms))
         outputs = {**outputs, **_alone(node, terms.alone_seconds)}
         if "max_duration" in changed:
-            _retrying(action, tools)(lambda: provider.change_limit(node, attempt, terms.max_seconds))
+            _retried(action, tools, lambda: client.change_limit(node, attempt, terms.max_seconds))
     tools.writer.finish(intent, outputs)
 
 
