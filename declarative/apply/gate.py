@@ -14,7 +14,7 @@ gap lasts only moments.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from functools import partial
@@ -45,7 +45,7 @@ PREPARE_LIMIT = 1800.0
 """Seconds for which a command waits until all ranks are prepared: their images may have to be pulled."""
 
 T = TypeVar("T")
-_Asked = Callable[[Record, Sequence[str]], Mapping[str, RankStatus | None]]
+_RankCall = Callable[[Record, Sequence[str]], Mapping[str, RankStatus | None]]
 
 
 Known = MutableMapping[tuple[str, str], str | None]
@@ -86,29 +86,19 @@ def is_gang(inputs: RankInputs) -> bool:
 
 def waiting(state: State) -> dict[str, list[Record]]:
     """The gangs with all ranks recorded, none ended, and some not released; their ranks in order."""
-    gangs = sorted(state.gangs().items())
-    return {task: sorted(ranks, key=_number) for task, ranks in gangs if _waits(ranks, state)}
+    out: dict[str, list[Record]] = {}
+    for task, ranks in sorted(state.gangs().items()):
+        statuses = [state.ranks.get(r.address.name) for r in ranks]
+        whole = {r.rank.rank for r in ranks} == set(range(ranks[0].rank.nodes))
+        live = all(status is not None and not status.state.ended for status in statuses)
+        if is_gang(ranks[0].rank) and whole and live and any(map(is_prepared, statuses)):
+            out[task] = sorted(ranks, key=lambda rank: rank.rank.rank)
+    return out
 
 
-def _number(rank: Record) -> int:
-    return rank.rank.rank
-
-
-def _waits(ranks: Sequence[Record], state: State) -> bool:
-    statuses = [state.ranks.get(r.address.name) for r in ranks]
-    if not is_gang(ranks[0].rank) or not any(map(is_held, statuses)):
-        return False
-    whole = set(map(_number, ranks)) == set(range(ranks[0].rank.nodes))
-    return whole and all(s is not None and not s.state.ended for s in statuses)
-
-
-def is_held(status: RankStatus | None) -> bool:
-    """Whether a rank is prepared, or about to be, and was not released."""
+def is_prepared(status: RankStatus | None) -> bool:
+    """Whether a rank is prepared, or is being prepared, and was not released."""
     return status is not None and status.state is RankState.STARTING and status.cause in {PREPARING, WAITING}
-
-
-def _is_preparing(status: RankStatus | None) -> bool:
-    return status is not None and status.cause == PREPARING
 
 
 def release(task: str, tools: Tools, id: str | None = None) -> None:
@@ -122,8 +112,12 @@ def release(task: str, tools: Tools, id: str | None = None) -> None:
         return
     _reserve(task, ranks, state, tools)
     peers = _peers(ranks, state, tools)
-    for group in _in_order(ranks):
-        _ask(group, state, tools, lambda provider: partial(provider.release, peers=peers))
+    groups = {
+        StartupOrder.MASTER_FIRST.value: (ranks[:1], ranks[1:]),
+        StartupOrder.WORKERS_FIRST.value: (ranks[1:], ranks[:1]),
+    }
+    for group in groups.get(str(ranks[0].rank.startup_order), (ranks,)):
+        _ask(group, state, tools, lambda client: partial(client.release, peers=peers))
 
 
 def _prepared(task: str, tools: Tools, id: str | None) -> tuple[State, list[Record]]:
@@ -132,7 +126,7 @@ def _prepared(task: str, tools: Tools, id: str | None) -> tuple[State, list[Reco
     pause, reported = 0.1, False
     while True:
         ranks = waiting(state := tools.writer.state()).get(task, [])
-        slow = [r for r in ranks if _is_preparing(state.ranks.get(r.address.name))]
+        slow = [r for r in ranks if (s := state.ranks.get(r.address.name)) and s.cause == PREPARING]
         if not slow:
             return state, ranks
         late = tools.now() - start
@@ -144,7 +138,7 @@ def _prepared(task: str, tools: Tools, id: str | None) -> tuple[State, list[Reco
         if tools.stopping.wait(pause):
             raise InterruptedApplyError
         pause = min(5.0, pause * 2)
-        _ask(slow, state, tools, lambda provider: provider.poll)
+        _ask(slow, state, tools, lambda client: client.poll)
 
 
 def release_all(tools: Tools) -> dict[str, str]:
@@ -162,25 +156,14 @@ def release_all(tools: Tools) -> dict[str, str]:
     return out
 
 
-def _in_order(ranks: list[Record]) -> Iterable[list[Record]]:
-    """The ranks that are released together, in the task's `startup_order`."""
-    match ranks[0].rank.startup_order:
-        case StartupOrder.MASTER_FIRST.value:
-            return (ranks[:1], ranks[1:])
-        case StartupOrder.WORKERS_FIRST.value:
-            return (ranks[1:], ranks[:1])
-        case _:
-            return (ranks,)
-
-
 def _reserve(task: str, ranks: list[Record], state: State, tools: Tools) -> None:
     """Have the nodes of the whole gang, where its place gives them to gangs (`provider.Gangs`)."""
     seats: dict[str | None, list[Seat]] = {}
     for rank in ranks:
         if node := state.node_of_rank(rank.address.name):
             seats.setdefault(node.backend, []).append(Seat(node=node, attempt=attempt_id(rank)))
-    for backend, found in seats.items():
-        gang = Gang(task=task, seats=tuple(found))
+    for backend, its_seats in seats.items():
+        gang = Gang(task=task, seats=tuple(its_seats))
         _retried(partial(tools.backends.get(backend).reserve, gang), tools)
 
 
@@ -188,26 +171,28 @@ def _peers(ranks: list[Record], state: State, tools: Tools) -> list[str]:
     """How the ranks of a gang reach each other, if they may know of each other."""
     if not knows_siblings(ranks[0].rank):
         return []
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
 
-    def one(node: Record, names: Mapping[str, str]) -> None:
+    def ask(node: Record, names: Mapping[str, str]) -> None:
         peers = _retried(lambda: tools.backends.get(node.backend).peers(node, sorted(names)), tools)
-        found.update({names[a]: f"{node.outputs['address']} {line}" for a, line in peers.items()})
+        lines.update({names[a]: f"{node.outputs['address']} {line}" for a, line in peers.items()})
 
-    _at_nodes(ranks, state, one)
-    return [found[r.address.name] for r in ranks if r.address.name in found]
+    _at_nodes(ranks, state, ask)
+    return [lines[r.address.name] for r in ranks if r.address.name in lines]
 
 
-def _ask(ranks: list[Record], state: State, tools: Tools, way: Callable[[BackendClient], _Asked]) -> None:
-    """Release ranks, or only look at them; what their nodes say is recorded."""
+def _ask(
+    ranks: list[Record], state: State, tools: Tools, call_of: Callable[[BackendClient], _RankCall]
+) -> None:
+    """Release ranks, or only look at them; the answers of their nodes are recorded."""
 
-    def one(node: Record, names: Mapping[str, str]) -> None:
-        ask = way(tools.backends.get(node.backend))
-        answers = _retried(lambda: ask(node, sorted(names)), tools)
+    def ask(node: Record, names: Mapping[str, str]) -> None:
+        rank_call = call_of(tools.backends.get(node.backend))
+        answers = _retried(lambda: rank_call(node, sorted(names)), tools)
         never = RankStatus(state=RankState.LOST, cause=f"{node.address} knows nothing of it")
         tools.writer.observe_ranks({names[a]: status or never for a, status in answers.items()})
 
-    _at_nodes(ranks, state, one)
+    _at_nodes(ranks, state, ask)
 
 
 def _retried(ask: Callable[[], T], tools: Tools) -> T:
@@ -254,18 +239,7 @@ def check_peers(inputs: RankInputs, state: State, backends: Backends, known: Kno
     address = first.node_address
     others = {node.address.name: node for node in filter(None, rest)}
     others.pop(first.address.name, None)
-    _reach(others, address, backends, known)
-    for name, node in others.items():
-        if why := known[name, address]:
-            raise PeerError(
-                f"{node.address} ({node.node_address}) cannot reach {first.address} at {address}, "
-                f"where its ranks would look for rank 0: {why}"
-            )
-
-
-def _reach(nodes: Mapping[str, Record], address: str, backends: Backends, known: Known) -> None:
-    """Ask nodes whether they reach an address, if it is not known, and note it in `known`."""
-    new = [name for name in sorted(nodes) if (name, address) not in known]
+    new = [node for name, node in sorted(others.items()) if (name, address) not in known]
 
     def ask(node: Record) -> str | None:
         try:
@@ -273,5 +247,11 @@ def _reach(nodes: Mapping[str, Record], address: str, backends: Backends, known:
         except ProviderError:
             return None  # whoever starts a rank there hears of it
 
-    for name, why in zip(new, side_by_side([nodes[name] for name in new], ask, NODES_AT_ONCE), strict=True):
-        known[name, address] = why
+    for node, why in zip(new, side_by_side(new, ask, NODES_AT_ONCE), strict=True):
+        known[node.address.name, address] = why
+    for name, node in others.items():
+        if why := known[name, address]:
+            raise PeerError(
+                f"{node.address} ({node.outputs.get('address')}) cannot reach {first.address} at {address}, "
+                f"where its ranks would look for rank 0: {why}"
+            )

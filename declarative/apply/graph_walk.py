@@ -66,24 +66,19 @@ def code_of(error: BaseException) -> str:
     if isinstance(own, str):
         return own
     if isinstance(error, TransientError):
-        code = "backend-busy"
-    elif isinstance(error, PermanentError) and error.kind is PermanentKind.NO_CAPACITY:
-        code = "backend-no-capacity"
-    elif isinstance(error, PermanentError) and error.kind in QUOTAS:
-        code = "backend-quota"
-    elif isinstance(error, PermanentError) and error.kind is PermanentKind.AUTH:
-        code = "backend-auth"
-    elif isinstance(error, PermanentError):
-        code = "backend-refused"
-    else:
-        code = "action-failed"
-    return code
+        return "backend-busy"
+    if not isinstance(error, PermanentError):
+        return "action-failed"
+    if error.kind in QUOTAS:
+        return "backend-quota"
+    codes = {PermanentKind.NO_CAPACITY: "backend-no-capacity", PermanentKind.AUTH: "backend-auth"}
+    return codes.get(error.kind, "backend-refused")
 
 
 Perform = Callable[[Action], PendingCommit | None]
 Started = tuple[str, Action]
 """The id under which an action was started, and the action as it is carried out."""
-Left = tuple[Started, PendingCommit]
+Uncommitted = tuple[Started, PendingCommit]
 """An action that is done, and its end, which is not committed yet."""
 Ended = tuple[Started, BaseException | None, bool]
 """An action, its error, and whether its worker is free then."""
@@ -190,13 +185,16 @@ class _Workers:
 
     def _work(self) -> None:
         while started := self._started.get():
-            left: Left | None = None
+            uncommitted: Uncommitted | None = None
             while started:
-                started, left = self._do(started, left)
+                started, uncommitted = self._do(started, uncommitted)
 
-    def _do(self, started: Started, left: Left | None) -> tuple[Started | None, Left | None]:
+    def _do(
+        self, started: Started, uncommitted: Uncommitted | None
+    ) -> tuple[Started | None, Uncommitted | None]:
         """Perform an action. The result is the action that the worker goes on with, and the one that it
-        leaves uncommitted. The one that was `left` before is committed with this one's intent, if it has one.
+        leaves uncommitted. The one that was `uncommitted` before is committed with this one's intent, if it
+        has one.
         """
         end, following, error = None, None, None
         try:
@@ -204,8 +202,8 @@ class _Workers:
             following = self._follow() if end and not self._over else None
         except BaseException as fault:  # noqa: BLE001  # the walk judges it
             error = fault
-        if left and (late := _fault_of(left[1])):
-            self._ended.put((left[0], late, False))
+        if uncommitted and (late := _fault_of(uncommitted[1])):
+            self._ended.put((uncommitted[0], late, False))
         if end and following:
             end.on_commit(partial(self._ended.put, (started, None, False)))
             return following, (started, end)
@@ -215,13 +213,13 @@ class _Workers:
 
     def next_ended(self) -> Ended | None:
         """An action that has ended, and its error; None if there is none yet."""
-        found, self._first = self._first, None
+        ended, self._first = self._first, None
         try:
-            found = found or self._ended.get_nowait()
+            ended = ended or self._ended.get_nowait()
         except Empty:
             return None
-        self.busy -= found[2]
-        return found
+        self.busy -= ended[2]
+        return ended
 
     def wait(self, seconds: float) -> None:
         """Return when an action has ended, or after so many seconds."""
@@ -238,13 +236,6 @@ def _fault_of(end: PendingCommit) -> BaseException | None:
     return None
 
 
-def _is_on(action: Action, made: Action) -> bool:
-    """Whether an action reserves blocks of the node that another one makes."""
-    if action.op is not Op.CREATE or made.op is not Op.CREATE:
-        return False
-    return isinstance(action.typed, ReservationInputs) and action.typed.node == made.address.name
-
-
 class _Walk:
     def __init__(self, actions: Sequence[Action], listener: Listener, failover: Failover) -> None:
         self.actions = {a.id: a for a in actions}
@@ -255,9 +246,9 @@ class _Walk:
             for need in needs:
                 self.follow[need].append(key)
         self.ready: list[str] = []
-        self.held: list[str] = []
+        self.held_back: list[str] = []
         """Actions that `failover` lets wait, although all that they need is done."""
-        self.found: dict[str, ActionResult] = {}
+        self.results_by_id: dict[str, ActionResult] = {}
         self.listener = listener
         self.failover = failover
         self.turn = threading.Lock()
@@ -284,19 +275,19 @@ class _Walk:
             error = verdict.error or error
         if not verdict or key not in (*verdict.again, *verdict.undone):
             self._end(self.actions[key], error, verdict.note if verdict else None)
-        held, self.held = self.held, []
+        held, self.held_back = self.held_back, []
         self._free(held)
 
     def _free(self, keys: Iterable[str]) -> None:
         """Make these actions ready, unless they have been skipped meanwhile."""
         for key in keys:
-            if key in self.found:
+            if key in self.results_by_id:
                 continue
             if self._is_pointless(key):
                 self._leave_out(key)
                 continue
             if self.failover.waits(self.actions[key]):
-                self.held.append(key)
+                self.held_back.append(key)
             else:
                 bisect.insort(self.ready, key, key=self.order.__getitem__)
 
@@ -307,30 +298,36 @@ class _Walk:
         action, then = self.actions[key], self.follow[key]
         if action.op is not Op.CREATE or action.address.kind not in PLACES or not then:
             return False
-        left = (k for k in then if k not in self.found or self.found[k].outcome is Outcome.DONE)
-        return all(self._is_pointless(k) for k in left)
+        results = self.results_by_id
+        needed_by = (k for k in then if k not in results or results[k].outcome is Outcome.DONE)
+        return all(self._is_pointless(k) for k in needed_by)
 
     def _leave_out(self, key: str) -> None:
         """Skip a pointless action, and others that were to be done in its place."""
         self._note(self.actions[key], Outcome.SKIPPED, POINTLESS)
         for other in self.follow[key]:
-            if other not in self.found:
+            if other not in self.results_by_id:
                 self._leave_out(other)
 
     def _change(self, verdict: FailoverVerdict) -> None:
         # Those that have ended will do so again; one that is done again instead of ending will do so once.
-        ended = sum(key in self.found for key in (*verdict.again, *verdict.undone))
+        ended = sum(key in self.results_by_id for key in (*verdict.again, *verdict.undone))
         for action in verdict.more:
             self.actions[action.id] = action
             self.order.setdefault(action.id, len(self.order))
             self.waiting[action.id] = set()
             # It was there when the plan was made: what is to be on it does not say that it needs it.
-            self.follow[action.id] += [key for key, other in self.actions.items() if _is_on(other, action)]
+            self.follow[action.id] += [
+                key
+                for key, other in self.actions.items()
+                if action.op is Op.CREATE is other.op
+                if isinstance(place := other.typed, ReservationInputs) and place.node == action.address.name
+            ]
         if verdict.move:
             self.listener.move(verdict.move, ended + len(verdict.more))
         keys = [*verdict.again, *(a.id for a in verdict.more)]
         for key in keys:
-            self.found.pop(key, None)
+            self.results_by_id.pop(key, None)
         for key in verdict.undone:
             self._note(self.actions[key], Outcome.SKIPPED, UNDONE, scarce=True)
             self._skip(self.actions[key])
@@ -340,10 +337,10 @@ class _Walk:
     def _end(self, action: Action, error: BaseException | None, note: str | None) -> None:
         if error is None:
             self._note(action, Outcome.DONE, note=note)
-            freed = []
+            freed: list[str] = []
             for key in self.follow[action.id]:
                 self.waiting[key].discard(action.id)
-                if not self.waiting[key] and key not in self.held:
+                if not self.waiting[key] and key not in self.held_back:
                     freed.append(key)
             self._free(freed)
             return
@@ -360,7 +357,7 @@ class _Walk:
         stack = list(self.follow[failed.id])
         while stack:
             key = stack.pop()
-            if key in self.found:
+            if key in self.results_by_id:
                 continue
             self._note(self.actions[key], Outcome.SKIPPED, f"needs {failed.id}, which failed")
             stack += self.follow[key]
@@ -388,12 +385,12 @@ class _Walk:
             scarce=scarce,
             code=code,
         )
-        self.found[action.id] = result
+        self.results_by_id[action.id] = result
         self.listener.end(result)
 
     def results(self) -> tuple[ActionResult, ...]:
         """One result for each action; those that were not reached were interrupted."""
         for action in self.actions.values():
-            if action.id not in self.found:
+            if action.id not in self.results_by_id:
                 self._note(action, Outcome.SKIPPED, INTERRUPTED)
-        return tuple(self.found[key] for key in self.actions)
+        return tuple(self.results_by_id[key] for key in self.actions)

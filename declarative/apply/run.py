@@ -13,7 +13,7 @@ from dataclasses import replace
 from declarative.apply.backend_client import record_token
 from declarative.apply.execute import begins_at_once, execute
 from declarative.apply.failover import Failover, gone
-from declarative.apply.gate import Tools, is_held
+from declarative.apply.gate import Tools, is_prepared
 from declarative.apply.graph_walk import UNDONE, ActionResult, Outcome, code_of, walk
 from declarative.apply.open_intents import clear, makes_node
 from declarative.apply.parallel import NODES_AT_ONCE, side_by_side
@@ -84,8 +84,8 @@ def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:
         if intent.address.kind == "rank":
             moved = Address("reservation", intent.address.name) in planned
         else:
-            wanted = (action.backend, zone_asked(action.typed))
-            moved = wanted != (intent.backend, zone_asked(intent.typed))
+            place = (action.backend, zone_asked(action.typed))
+            moved = place != (intent.backend, zone_asked(intent.typed))
         if moved:
             if makes_node(intent) and intent.address not in state.records:
                 clear(tools.backends, [intent])
@@ -100,17 +100,14 @@ def give_back(tasks: Collection[str], tools: Tools) -> None:
         return
     state = tools.writer.state()
     unstarted = set(tasks) - state.gangs().keys()
+    attaching = (i.typed for i in state.intents if i.inputs)
+    # Something may still be attached for these: a later look finds it, and holds its place.
+    may_attach = {inputs.rank for inputs in attaching if isinstance(inputs, AttachmentInputs)}
     for reservation in (r for r in state.of("reservation") if r.reservation.task in unstarted):
         if tools.stopping.is_set():
             return
-        if not _may_attach(reservation.address.name, state):
+        if reservation.address.name not in may_attach:
             free(tools.writer, tools.backends, state, reservation, tools.now)
-
-
-def _may_attach(rank: str, state: State) -> bool:
-    """Whether something may still be attached for a rank: a later look finds it, and holds its place."""
-    asked = (i.typed for i in state.intents if i.inputs)
-    return any(isinstance(a, AttachmentInputs) and a.rank == rank for a in asked)
 
 
 def _leave(
@@ -124,29 +121,22 @@ def _leave(
     if they had. Nodes that the fleet wants for itself, or that another task uses, stay.
     """
     made = {key for lack in lacks.values() for key in lack.made}
-    kept = _kept(plan, tools)
+    wanted = {name for f in plan.preview.fallbacks if f.wanted for kind in f.kinds for name in kind}
+    used = {r.reservation.node for r in tools.writer.state().of("reservation")}
+    # Nodes that came too late are deleted in any case.
+    staying = wanted | used | {address.name for address in tools.late}
     undone = {
         a.id: gone(a)
         for a in plan.actions
-        if a.id in made and _is_of_cluster(a) and a.address.name not in kept
+        if a.id in made and a.address.name not in staying
+        if isinstance(a.typed, NodeInputs) and a.typed.placement == CLUSTER
     }
-    found = _delete(plan, list(undone.values()), tools, parallelism)
-    not_kept = (
+    deletions = _delete(plan, list(undone.values()), tools, parallelism)
+    others = (
         replace(r, outcome=Outcome.SKIPPED, error=UNDONE, note=None, scarce=True) if r.id in undone else r
         for r in results
     )
-    return (*not_kept, *found)
-
-
-def _kept(plan: Plan, tools: Tools) -> set[str]:
-    """Nodes that stay even without their clusters. Nodes that came too late are deleted in any case."""
-    wanted = {name for f in plan.preview.fallbacks if f.wanted for kind in f.kinds for name in kind}
-    held = {r.reservation.node for r in tools.writer.state().of("reservation")}
-    return wanted | held | {address.name for address in tools.late}
-
-
-def _is_of_cluster(action: Action) -> bool:
-    return isinstance(action.typed, NodeInputs) and action.typed.placement == CLUSTER
+    return (*others, *deletions)
 
 
 def _late(tools: Tools) -> list[Action]:
@@ -154,11 +144,11 @@ def _late(tools: Tools) -> list[Action]:
     anyway, and every plan shows protected nodes.
     """
     state = tools.writer.state()
-    held = {r.reservation.node for r in state.of("reservation")}
-    found = (state.records[a] for a in sorted(tools.late) if a in state.records and a.name not in held)
+    used = {r.reservation.node for r in state.of("reservation")}
+    nodes = (state.records[a] for a in sorted(tools.late) if a in state.records and a.name not in used)
     return [
         Action(op=Op.DELETE, address=r.address, reason=Reason.UNFIT, before=r.typed, backend=str(r.backend))
-        for r in found
+        for r in nodes
         if not r.node.host and not r.node.prevent_destroy
     ]
 
@@ -201,15 +191,11 @@ def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools
             names = [r.address.name for r in gangs.get(task, ())]
             going = [name for name in names if not state.has_ended(name)]
             stop_ranks(state, tools.backends, dict.fromkeys(going, cause), ended)
-    _stop_held(tools, ended)
-    release_ended(tools.writer, tools.backends, tools.now)
-
-
-def _stop_held(tools: Tools, ended: Note) -> None:
-    """Stop the ranks that wait for one that failed while it was prepared."""
+    # Ranks that wait for one that failed while it was prepared stop as well.
     state = tools.writer.state()
-    held = {n: s.cause for n, s in gang_stops(state).items() if is_held(state.ranks.get(n))}
-    stop_ranks(state, tools.backends, held, ended)
+    prepared = {n: s.cause for n, s in gang_stops(state).items() if is_prepared(state.ranks.get(n))}
+    stop_ranks(state, tools.backends, prepared, ended)
+    release_ended(tools.writer, tools.backends, tools.now)
 
 
 def complete(taken: Mapping[Address, str], tools: Tools) -> tuple[ActionResult, ...]:
@@ -219,32 +205,31 @@ def complete(taken: Mapping[Address, str], tools: Tools) -> tuple[ActionResult, 
     """
     state = tools.writer.state()
 
-    def one(record: Record) -> ActionResult | None:
-        provider = tools.backends.get(record.backend)
+    def complete_one(record: Record) -> ActionResult | None:
+        client = tools.backends.get(record.backend)
         try:
             outputs = call(
-                lambda: provider.create(made_as(record), taken[record.address], record.inputs, {}),
+                lambda: client.create(made_as(record), taken[record.address], record.inputs, {}),
                 policy=tools.policy,
                 stopping=tools.stopping.is_set,
             )
         except ProviderError as error:
-            address, code = str(record.address), code_of(error)
             return ActionResult(
-                id=f"create:{address}",
-                address=address,
+                id=f"create:{record.address}",
+                address=str(record.address),
                 op="create",
                 outcome=Outcome.FAILED,
                 error=error.summary,
                 hint=error.hint,
-                code=code,
+                code=code_of(error),
             )
         if any(record.outputs.get(key) != value for key, value in outputs.items()):
             tools.writer.note({record.address: outputs})
         return None
 
-    there = [record for address in sorted(taken) if (record := state.records.get(address))]
-    wanted = [record for record in there if record_token(state, record) == taken[record.address]]
-    return tuple(result for result in side_by_side(wanted, one) if result)
+    recorded = [record for address in sorted(taken) if (record := state.records.get(address))]
+    nodes = [record for record in recorded if record_token(state, record) == taken[record.address]]
+    return tuple(result for result in side_by_side(nodes, complete_one) if result)
 
 
 # ---------------------------------------------------------------------------------------- old attempts
@@ -276,8 +261,8 @@ def _tidy(done: Iterable[Action], tools: Tools) -> None:
     if not oldest or not nodes:
         return
 
-    def one(node: Record) -> None:
+    def tidy(node: Record) -> None:
         with suppress(ProviderError):
             tools.backends.get(node.backend).tidy(node, oldest)
 
-    side_by_side(nodes, one, NODES_AT_ONCE)
+    side_by_side(nodes, tidy, NODES_AT_ONCE)
