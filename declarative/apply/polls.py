@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 
 from declarative.apply.backend_client import BackendClient
@@ -24,18 +24,9 @@ AT_MOST = 1.0
 """Seconds that a round waits for nodes that it asks."""
 
 
-def _by_node(state: State, ranks: Iterable[Record]) -> dict[str, dict[str, str]]:
-    """Node → attempt → the rank that it is of."""
-    out: dict[str, dict[str, str]] = {}
-    for rank in ranks:
-        if place := state.get("reservation", rank.address.name):
-            out.setdefault(place.reservation.node, {})[attempt_id(rank)] = rank.address.name
-    return out
-
-
 def poll(
     state: State,
-    provider: BackendClient,
+    client: BackendClient,
     nodes: Iterable[Record],
     stray: Callable[[Record, str], None] | None = None,
     past: Callable[[Record, str, RankStatus | None], None] | None = None,
@@ -50,22 +41,22 @@ def poll(
     node whose ranks were `reported` already is not asked again.
     """
     reported = reported or {}
-    ask, asked = _asking(state, provider, stray, past, reported, patience)
+    ask, by_node = _asking(state, client, stray, past, reported, patience)
     out: dict[str, RankStatus] = {}
     others: list[Record] = []
     for node in nodes:
         if node.address.name in reported:
             out.update(ask(node))
-        elif stray or node.address.name in asked:
+        elif stray or node.address.name in by_node:
             others.append(node)
-    for answers in side_by_side(others, ask):
-        out.update(answers)
+    for statuses in side_by_side(others, ask):
+        out.update(statuses)
     return out
 
 
 def _asking(
     state: State,
-    provider: BackendClient,
+    client: BackendClient,
     stray: Callable[[Record, str], None] | None = None,
     past: Callable[[Record, str, RankStatus | None], None] | None = None,
     reported: Mapping[str, Mapping[str, RankStatus]] | None = None,
@@ -73,30 +64,32 @@ def _asking(
 ) -> tuple[Callable[[Record], dict[str, RankStatus]], Mapping[str, Mapping[str, str]]]:
     """A function that asks one node for `poll`; and node → attempt → rank, for what it asks."""
     live = [r for r in state.of("rank") if not state.has_ended(r.address.name)]
-    going = {attempt_of(i) for i in state.intents if i.address.kind == "rank"} | {*map(attempt_id, live)}
-    by_node = _by_node(state, live)
+    known = {attempt_of(i) for i in state.intents if i.address.kind == "rank"} | {*map(attempt_id, live)}
+    by_node: dict[str, dict[str, str]] = {}
+    for rank in live:
+        if place := state.get("reservation", rank.address.name):
+            by_node.setdefault(place.reservation.node, {})[attempt_id(rank)] = rank.address.name
 
     def ask(node: Record) -> dict[str, RankStatus]:
         ranks, old = by_node.get(node.address.name, {}), given_up(node) if past else ()
-        wanted = sorted({*ranks, *old})
+        asked = sorted({*ranks, *old})
         answers: Mapping[str, RankStatus | None]
         try:
             if reported and node.address.name in reported:
-                answers = {**dict.fromkeys(wanted), **reported[node.address.name]}
+                answers = {**dict.fromkeys(asked), **reported[node.address.name]}
             elif stray is None:
-                answers = call(lambda: provider.poll(node, wanted), policy=patience)
+                answers = call(lambda: client.poll(node, asked), policy=patience)
             else:
-                answers = call(lambda: provider.attempts(node, wanted), policy=patience)
+                answers = call(lambda: client.attempts(node, asked), policy=patience)
             if unlisted := [] if stray is None else [a for a in ranks if answers[a] is None]:
                 # A rank can run on although its folder vanished. Asked by name, its node finds its processes.
-                asked = call(lambda: provider.poll(node, unlisted), policy=patience)
-                answers = {**answers, **asked}
+                answers = {**answers, **call(lambda: client.poll(node, unlisted), policy=patience)}
         except ProviderError:
             return {}
         for attempt, status in answers.items():
             if past and attempt in old:
                 past(node, attempt, status)
-            elif stray and attempt not in going and status and not status.state.ended:
+            elif stray and attempt not in known and status and not status.state.ended:
                 stray(node, attempt)
         never = RankStatus(state=RankState.LOST, cause=f"{node.address} knows nothing of it")
         # Nothing is known of an attempt that the answer leaves out.
@@ -146,37 +139,42 @@ class PollRounds:
     def poll(self, state: State) -> dict[str, RankStatus]:
         """How every rank that has not ended is doing; ranks of nodes that cannot be asked are left out."""
         now = self._clock()
-        every = self._ask(state, now)
-        self._paces = {name: pace for name, pace in self._paces.items() if name in every}
+        ranks_of = self._ask(state, now)
+        self._paces = {name: pace for name, pace in self._paces.items() if name in ranks_of}
         out: dict[str, RankStatus] = {}
-        for name, ranks in every.items():
-            found = self._answer(self._paces[name])
-            if found is None:
-                found = {rank: state.ranks[rank] for rank in ranks.values() if rank in state.ranks}
-            out.update(found)
-        changed = {rank for rank, status in out.items() if state.ranks.get(rank) != status}
-        self._hasten(state, every, changed, now)
+        for name, ranks in ranks_of.items():
+            statuses = self._answer(self._paces[name])
+            if statuses is None:
+                statuses = {rank: state.ranks[rank] for rank in ranks.values() if rank in state.ranks}
+            out.update(statuses)
+        # The nodes of a changed rank's task are asked soon: its other ranks will change, too.
+        changed = (rank for rank, status in out.items() if state.ranks.get(rank) != status)
+        tasks = {state.records[Address("rank", rank)].rank.task for rank in changed}
+        for name, ranks in ranks_of.items():
+            if any(state.records[Address("rank", rank)].rank.task in tasks for rank in ranks.values()):
+                self._paces[name].interval = OFTEN
+                self._paces[name].due = min(self._paces[name].due, now + OFTEN)
         return out
 
     def _ask(self, state: State, now: float) -> dict[str, Mapping[str, str]]:
         """Ask the nodes that are due, and wait for a moment. Node → attempt → rank, due or not."""
         futures: list[Future[dict[str, RankStatus]]] = []
-        every: dict[str, Mapping[str, str]] = {}
+        ranks_of: dict[str, Mapping[str, str]] = {}
         for backend, nodes in running(state).items():
             try:
-                ask, asked = _asking(state, self._backends.get(backend))
+                ask, by_node = _asking(state, self._backends.get(backend))
             except ProviderError:
                 continue
-            every |= {node.address.name: asked[node.address.name] for node in nodes}
-            due = {node.address.name: node for node in nodes if self._is_due(node, every, now)}
+            ranks_of |= {node.address.name: by_node[node.address.name] for node in nodes}
+            due = {n.address.name: n for n in nodes if self._is_due(n, ranks_of[n.address.name], now)}
             for name, future in start_calls(due, ask).items():
                 self._paces[name].pending = future
                 futures.append(future)
         wait(futures, timeout=AT_MOST)
-        return every
+        return ranks_of
 
-    def _is_due(self, node: Record, every: Mapping[str, Mapping[str, str]], now: float) -> bool:
-        attempts = frozenset(every[node.address.name])
+    def _is_due(self, node: Record, ranks: Mapping[str, str], now: float) -> bool:
+        attempts = frozenset(ranks)
         pace = self._paces.get(node.address.name)
         if pace is None or pace.attempts != attempts:
             limit = self._backends.limits.get(node.node.fleet) or SELDOM * LOOKS
@@ -185,20 +183,10 @@ class PollRounds:
         return pace.pending is None and now >= pace.due
 
     def _answer(self, pace: _Pace) -> dict[str, RankStatus] | None:
-        """What the node says now; None if it was not asked, or has not answered yet."""
+        """The node's new answer; None if it was not asked, or has not answered yet."""
         if pace.pending is None or not pace.pending.done():
             return None
-        found, pace.pending = pace.pending.result(), None
+        statuses, pace.pending = pace.pending.result(), None
         pace.interval = min(pace.interval * GROWS, pace.seldom)
         pace.due = self._clock() + pace.interval
-        return found
-
-    def _hasten(
-        self, state: State, every: Mapping[str, Mapping[str, str]], changed: Collection[str], now: float
-    ) -> None:
-        """Poll the nodes of a changed rank's task soon: its other ranks will change, too."""
-        tasks = {state.records[Address("rank", rank)].rank.task for rank in changed}
-        for name, ranks in every.items():
-            if any(state.records[Address("rank", rank)].rank.task in tasks for rank in ranks.values()):
-                self._paces[name].interval = OFTEN
-                self._paces[name].due = min(self._paces[name].due, now + OFTEN)
+        return statuses

@@ -29,7 +29,7 @@ from declarative.retry import call
 from declarative.store import StateError, Writer
 
 Note = Callable[[str, RankStatus], None]
-"""Told of each rank whose state changed."""
+"""Gets each rank whose state changed."""
 
 BY_USER = "stopped by the user"
 
@@ -38,14 +38,16 @@ START_LIMIT = 600.0
 FIRST_LOOK, NEXT_LOOK = 5.0, 2.0
 """Seconds after which an apply looks at the gangs that it does not touch, and between two looks."""
 LOOKS_COST = 20
-"""So many times as long as a look took is waited before the next, at least: the apply itself has to go on."""
+"""An apply waits at least 20 times as long as a look took before the next look: the apply itself has to go
+on.
+"""
 
 
 def user_stops(state: State) -> dict[str, RankStatus]:
     """Ranks of tasks that the user has stopped, and that could not be asked then."""
     stopped = RankStatus(state=RankState.STOPPED, cause=BY_USER)
-    gangs = (members for members in state.gangs().values() if is_stopped(members))
-    names = (r.address.name for members in gangs for r in members)
+    tasks = (ranks for ranks in state.gangs().values() if is_stopped(ranks))
+    names = (rank.address.name for ranks in tasks for rank in ranks)
     return {name: stopped for name in names if not state.has_ended(name)}
 
 
@@ -87,22 +89,17 @@ def half_started(state: State, now: float) -> dict[str, RankStatus]:
     """
     out: dict[str, RankStatus] = {}
     for task, members in state.gangs().items():
-        missing = _first_missing(task, members)
+        recorded = {r.rank.rank for r in members}
+        missing = next((i for i in range(members[0].rank.nodes) if i not in recorded), None)
         if missing is None or not _is_late(members, now):
             continue
-        asked = any(i.address == missing and i.op == "create" for i in state.intents)
+        address = Address("rank", rank_name(task, missing))
+        asked = any(i.address == address and i.op == "create" for i in state.intents)
         why = "whether it did is not known" if asked else "the apply that began it was cut short"
-        cause = f"{missing} did not start within {START_LIMIT / 60:.0f} minutes: {why}"
-        going = (r.address.name for r in members if not state.has_ended(r.address.name))
-        out.update(dict.fromkeys(going, RankStatus(state=RankState.STOPPED, cause=cause)))
+        cause = f"{address} did not start within {START_LIMIT / 60:.0f} minutes: {why}"
+        live = (r.address.name for r in members if not state.has_ended(r.address.name))
+        out.update(dict.fromkeys(live, RankStatus(state=RankState.STOPPED, cause=cause)))
     return out
-
-
-def _first_missing(task: str, members: Sequence[Record]) -> Address | None:
-    """The first rank of a gang that is not recorded."""
-    there = {r.rank.rank for r in members}
-    missing = (i for i in range(members[0].rank.nodes) if i not in there)
-    return next((Address("rank", rank_name(task, i)) for i in missing), None)
 
 
 def _is_late(members: Sequence[Record], now: float) -> bool:
@@ -117,8 +114,8 @@ def stop_rank(state: State, backends: Backends, rank: str, cause: str | None) ->
     if record is None or node is None:
         return None
     try:
-        provider = backends.get(node.backend)
-        status = call(lambda: provider.stop(node, attempt_id(record), grace_of(record.rank)))
+        client = backends.get(node.backend)
+        status = call(lambda: client.stop(node, attempt_id(record), grace_of(record.rank)))
     except ProviderError:
         return None
     if status is None:
@@ -154,11 +151,11 @@ def watched(writer: Writer, backends: Backends, touched: Collection[str], ended:
         gangs = state.gangs().items()
         others = (r.address for task, ranks in gangs if task in touched or len(ranks) == 1 for r in ranks)
         state = state.without(others)
-        seen = {rank: status for rank, status in polls.poll(state).items() if status.state.ended}
-        for rank, status in seen.items():
+        new = {rank: status for rank, status in polls.poll(state).items() if status.state.ended}
+        for rank, status in new.items():
             ended(rank, status)
-        found = gang_stops(replace(state, ranks={**state.ranks, **seen}))
-        stop_ranks(state, backends, {rank: status.cause for rank, status in found.items()}, ended)
+        due = gang_stops(replace(state, ranks={**state.ranks, **new}))
+        stop_ranks(state, backends, {rank: status.cause for rank, status in due.items()}, ended)
 
     def watch() -> None:
         pause = FIRST_LOOK
