@@ -72,7 +72,7 @@ class Compared:
             self.note_gone(record, thing.lost)
             return
         actual = dict(thing.actual)
-        was, now = record.outputs.get(IMAGE), thing.outputs.get(IMAGE)
+        was, now = record.image, thing.outputs.get(IMAGE)
         if record.address.kind == "node" and was and now and was != now:
             actual[IMAGE] = now
         words = [_difference(record, key, actual[key]) for key in sorted(actual)]
@@ -208,7 +208,7 @@ def _difference(record: Record, key: str, now: object) -> str:
     """One difference in words."""
     if key == ANOTHERS:
         return "its tags say that it is another's: it is left alone"
-    was = record.outputs.get(IMAGE) if key == IMAGE else getattr(record.typed, key, None)
+    was: Any = record.image if key == IMAGE else getattr(record.typed, key, None)
     if key == TAGS:
         return _tags(was or {}, dict(now) if isinstance(now, Mapping) else {})
     return f"`{key}` is {'not set' if now is None else now}, and was {'not set' if was is None else was}"

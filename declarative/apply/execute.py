@@ -343,8 +343,8 @@ def _stop(action: Action, tools: Tools) -> None:
     if record is None:
         return
     # The journal alone remembers where the output of an earlier attempt is.
-    name = record.outputs.get("node")
-    output_node = tools.writer.record(Address("node", str(name))) if name else None
+    name = record.node_name
+    output_node = tools.writer.record(Address("node", name)) if name else None
     machine = {"machine": machine_name(output_node)} if output_node else {}
     inputs = {**record.inputs, ENDED_ATTEMPT: {"id": attempt_id(record), "node": name, **machine}}
     intent = tools.writer.begin("delete", action.address, record.backend, inputs)

@@ -175,7 +175,7 @@ def _peers(ranks: list[Record], state: State, tools: Tools) -> list[str]:
 
     def ask(node: Record, names: Mapping[str, str]) -> None:
         peers = _retried(lambda: tools.backends.get(node.backend).peers(node, sorted(names)), tools)
-        lines.update({names[a]: f"{node.outputs['address']} {line}" for a, line in peers.items()})
+        lines.update({names[a]: f"{node.node_address} {line}" for a, line in peers.items()})
 
     _at_nodes(ranks, state, ask)
     return [lines[r.address.name] for r in ranks if r.address.name in lines]
@@ -252,6 +252,6 @@ def check_peers(inputs: RankInputs, state: State, backends: Backends, known: Kno
     for name, node in others.items():
         if why := known[name, address]:
             raise PeerError(
-                f"{node.address} ({node.outputs.get('address')}) cannot reach {first.address} at {address}, "
+                f"{node.address} ({node.node_address}) cannot reach {first.address} at {address}, "
                 f"where its ranks would look for rank 0: {why}"
             )
