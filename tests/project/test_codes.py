@@ -4,9 +4,11 @@ import ast
 import os
 import re
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,12 +59,28 @@ def trees() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
 
 
+@cache
+def nodes(tree: ast.Module) -> dict[type[ast.AST], list[Any]]:
+    """The nodes of a tree by their type."""
+    out: dict[type[ast.AST], list[Any]] = defaultdict(list)
+    for node in ast.walk(tree):
+        out[type(node)].append(node)
+    return out
+
+
 def called(node: ast.Call) -> tuple[str, str]:
     """`findings` and `add` of `self.findings.add(…)`."""
     function = node.func
     if isinstance(function, ast.Attribute):
-        return ast.unparse(function.value).rpartition(".")[2], function.attr
+        return last_name(function.value), function.attr
     return "", function.id if isinstance(function, ast.Name) else ""
+
+
+def last_name(expression: ast.expr) -> str:
+    """`c` of `a.b.c`; for another expression, its text behind the last dot."""
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ast.unparse(expression).rpartition(".")[2]
 
 
 def given(node: ast.Call, position: int) -> ast.expr | None:
@@ -81,18 +99,25 @@ def literals(value: ast.expr) -> Iterator[str]:
 
 def assigned(tree: ast.Module) -> Iterator[tuple[str, bool]]:
     """What is assigned to `self.code`, or to a variable `code` that is passed on by name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            names = [ast.unparse(target) for target in node.targets]
-            if "code" in names or "self.code" in names:
-                yield from ((code, "code" in names) for code in literals(node.value))
+    for node in nodes(tree)[ast.Assign]:
+        names = [ast.unparse(target) for target in node.targets if last_name(target) == "code"]
+        if "code" in names or "self.code" in names:
+            yield from ((code, "code" in names) for code in literals(node.value))
+
+
+def returned(tree: ast.Module) -> Iterator[str]:
+    """The codes that functions called `code_of` return, of which a call is passed on."""
+    for function in nodes(tree)[ast.FunctionDef]:
+        for node in ast.walk(function) if function.name == "code_of" else ():
+            if isinstance(node, ast.Return | ast.Dict):
+                values = node.values if isinstance(node, ast.Dict) else filter(None, [node.value])
+                yield from (code for value in values for code in literals(value))
 
 
 def derived(tree: ast.Module) -> Iterator[tuple[str, str, ast.ClassDef]]:
     """Every class with one of its bases: the names of both, and the class."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            yield from ((node.name, ast.unparse(base), node) for base in node.bases)
+    for node in nodes(tree)[ast.ClassDef]:
+        yield from ((node.name, ast.unparse(base), node) for base in node.bases)
 
 
 def calls(tree: ast.Module, known: dict[str, int]) -> Iterator[tuple[str, ast.expr, int]]:
@@ -103,13 +128,12 @@ def calls(tree: ast.Module, known: dict[str, int]) -> Iterator[tuple[str, ast.ex
                 value = given(node, known[base])
                 if value is not None:
                     yield base, value, node.lineno
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            receiver, name = called(node)
-            if name in known and RECEIVERS.get(name, receiver) == receiver:
-                value = given(node, known[name])
-                if value is not None:
-                    yield name, value, node.lineno
+    for node in nodes(tree)[ast.Call]:
+        receiver, name = called(node)
+        if name in known and RECEIVERS.get(name, receiver) == receiver:
+            value = given(node, known[name])
+            if value is not None:
+                yield name, value, node.lineno
 
 
 def _makes(of: ast.ClassDef) -> bool:
@@ -140,7 +164,7 @@ def raised() -> dict[str, dict[str, str]]:
         for name, value, line in calls(tree, {**everywhere, **own[path]}):
             place = f"{path.relative_to(ROOT)}:{line}"
             found = list(literals(value)) if isinstance(value, ast.Constant | ast.IfExp) else []
-            forwarded = ast.unparse(value).rpartition(".")[2] == "code"
+            forwarded = last_name(value) == "code" or ast.unparse(value).startswith("code_of(")
             assert found or forwarded, f"{place}: write the code as a literal, or call the variable `code`"
             if isinstance(value, ast.Name):
                 forwarders.add(name)
@@ -148,6 +172,8 @@ def raised() -> dict[str, dict[str, str]]:
         for code, passed_on in assigned(tree):
             for name in forwarders if passed_on else ("assigned",):
                 out.setdefault(name, {})[code] = str(path.relative_to(ROOT))
+        for code in returned(tree):
+            out.setdefault("code_of", {})[code] = str(path.relative_to(ROOT))
     return out
 
 
