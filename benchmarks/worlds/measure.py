@@ -63,25 +63,24 @@ class Verdict:
 
     @property
     def gap(self) -> float | None:
-        """How much dearer the plan is than the least possible; None if nothing is launched.
+        """How much dearer the plan is than the best that the model found; None if nothing is launched.
 
         A launch that nothing needs counts as 100 %, and a node of unknown price that could have a known one.
         """
-        cost, best = self.case.cost, self.best
-        if cost < CENT:
-            return None
-        least = min(cost, best.cost) if best.proved and best.cost is not None else best.bound
-        return self._above(least)
+        return self._above(self.case.cost if self.best.cost is None else self.best.cost)
 
     @property
-    def known(self) -> float:
-        """How much dearer the plan is than one that the model has found: the gap is at least that."""
-        cost, best = self.case.cost, self.best.cost
-        return 0.0 if best is None or cost < CENT or best >= cost else self._above(best)
+    def most_gap(self) -> float | None:
+        """How much dearer it is at most: as `gap` if the best is proved, else above its bound."""
+        return self.gap if self.best.proved else self._above(self.best.bound)
 
-    def _above(self, least: float) -> float:
-        cost, best = self.case.cost, self.best
-        unpriced = sum(count for space, count in best.launches.items() if space.unpriced)
+    def _above(self, least: float) -> float | None:
+        cost = self.case.cost
+        if cost < CENT:
+            return None
+        if least >= cost:
+            return 0.0
+        unpriced = sum(count for space, count in self.best.launches.items() if space.unpriced)
         if sum(here.space.unpriced for here in self.case.made) > unpriced:
             return 1.0
         cost, least = cost - unpriced * UNPRICED, least - unpriced * UNPRICED
@@ -99,10 +98,14 @@ class Verdict:
 
     def failures(self, dearest: float) -> Iterable[str]:
         """All that should not be, in words."""
-        if (self.gap or 0.0) > dearest:
-            proved = "" if self.best.proved else " at least"
-            least = f"{proved} {self.best.bound:.4f} is enough"
-            yield f"costs {self.case.cost:.4f}, and{least} ({self.gap:.1%} more)"
+        if (self.most_gap or 0.0) > dearest:
+            known = (
+                f"{self.best.cost:.4f} is enough ({self.gap or 0:.1%} more)"
+                if self.best.cost is not None
+                else "nothing was found"
+            )
+            bound = "" if self.best.proved else f", and at least {self.best.bound:.4f} ({self.most_gap:.1%})"
+            yield f"costs {self.case.cost:.4f}, {known}{bound}"
         for level in self.short:
             yield f"priority {level.priority}: {level.ours} blocks seated, {level.blocks} can be"
         if self.fitting:
