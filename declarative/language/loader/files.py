@@ -23,7 +23,7 @@ from declarative.model.record import struct
 SUFFIXES = (".yaml", ".yml")
 MAX_FILES = 10_000
 MAX_ENTRIES = 100_000
-"""How many entries of folders are looked at for `include`."""
+"""Entries of folders that `include` looks at."""
 MAX_TOTAL_BYTES = 64 << 20
 MAX_TOTAL_SIZE = 1_000_000
 """Values of all files together, whatever their size in bytes: aliases turn a few values into many."""
@@ -33,11 +33,11 @@ BYTES_OF_VALUE = 4
 
 
 HIDDEN = (".dstack.yml", ".dstack.yaml")
-"""How the names of dstack's hidden files end. They are read only if named."""
+"""Suffixes of dstack's hidden files, which are read only if they are named."""
 
 Steps: TypeAlias = tuple[str, ...]
 Work: TypeAlias = Callable[[str, bytes, Reading], None]
-"""What is to be done with a file while the parser's events are there: those of all files would not fit."""
+"""Called for each file while its parser's events are in memory: the events of all files would not fit."""
 Patterns: TypeAlias = Callable[[Sequence[Document]], Sequence[str]]
 """Finds the project document among the directory's own documents, and returns its `exclude`."""
 
@@ -59,50 +59,48 @@ class ProjectFiles:
         """The top folder for `include`."""
         self._work = work
         self._without = {path.resolve() for path in without}
-        self._seen: dict[Path, str] = {}
+        self._names: dict[Path, str] = {}
+        """The files that were read, and their names in the project."""
         self._exclude: Sequence[str] = ()
         self._bytes = self._size = self._entries = 0
 
     def names(self) -> tuple[str, ...]:
         """The files that were read, relative to the directory."""
-        return tuple(sorted(_shown(name) for name in self._seen.values()))
+        return tuple(sorted(_shown(name) for name in self._names.values()))
 
     def own(self, named: Sequence[Path] = (), excluded: Patterns = lambda _: ()) -> list[Document]:
         """The documents of the directory's own files and of those named on the command line, without those
         that the project document excludes. That document is one of them, so all are read first.
         """
         try:
-            found = [path.name for path in self.root.iterdir() if path.name.endswith(SUFFIXES)]
+            listed = [path.name for path in self.root.iterdir() if path.name.endswith(SUFFIXES)]
         except OSError as error:
             hint = "name the project's directory"
             self.findings.add("unreadable", f"`{self.directory}` cannot be read: {_reason(error)}", hint)
             self.findings.lost = True
             return []
-        names = {name for name in found if name[0] != "."}
+        names = {name for name in listed if name[0] != "."}
         if not names and not named:
-            self._no_documents(found)
+            hidden = sorted(name for name in listed if name.endswith(HIDDEN))
+            hint = "run `fleetform init` to begin with an example, or change into the project's directory"
+            if hidden:
+                hint = f"name the hidden file: `-f {hidden[0]}`"
+            self.findings.add("no-documents", f"there is no YAML file in `{self.directory}`", hint)
         names.update(filter(None, map(self._inside, named)))
         reads = list(self._readings(sorted(names)))
         self._exclude = excluded([d for read in reads for d in read.documents])
         return self._not_excluded(reads)
 
-    def _no_documents(self, found: Sequence[str]) -> None:
-        hidden = sorted(name for name in found if name.endswith(HIDDEN))
-        hint = "run `fleetform init` to begin with an example, or change into the project's directory"
-        if hidden:
-            hint = f"name the hidden file: `-f {hidden[0]}`"
-        self.findings.add("no-documents", f"there is no YAML file in `{self.directory}`", hint)
-
     def hidden_documents(self) -> list[Document]:
         """The readable documents of the directory's hidden dstack files that the command does not name."""
         try:
-            found = {path.name for path in self.root.iterdir()}
+            listed = {path.name for path in self.root.iterdir()}
         except OSError:
             return []  # reported by `own`
-        names = {n for n in found if n[0] == "." and n.endswith(HIDDEN) and not self._is_excluded(n)}
-        before = dict(self._seen)
+        names = {n for n in listed if n[0] == "." and n.endswith(HIDDEN) and not self._is_excluded(n)}
+        before = dict(self._names)
         reads = list(self._readings(sorted(names)))
-        self._seen = before
+        self._names = before
         return [document for read in reads for document in read.documents]
 
     def _inside(self, path: Path) -> str | None:
@@ -175,14 +173,14 @@ class ProjectFiles:
         step, rest = steps[0], steps[1:]
         if step == "**":
             yield from self._expand(folder, rest or ("*",), seen, span)
-            found = [one for one in self._list(folder, span, links=False) if not one[0].startswith(".")]
+            entries = [entry for entry in self._list(folder, span, links=False) if entry[0][0] != "."]
             rest = steps
         else:
-            found = self._matching(folder, step, span, last=not rest)
+            entries = self._matching(folder, step, span, last=not rest)
         if not rest:
-            yield from (_join(folder, name) for name, _ in found)
+            yield from (_join(folder, name) for name, _ in entries)
             return
-        for name, is_folder in found:
+        for name, is_folder in entries:
             if is_folder:
                 yield from self._expand(_join(folder, name), rest, seen, span)
 
@@ -230,7 +228,7 @@ class ProjectFiles:
         """Read each file that was not read before, with its own findings."""
         for name in names:
             span = Span(_shown(name), 1, 1, 1, 1)
-            if len(self._seen) >= MAX_FILES:
+            if len(self._names) >= MAX_FILES:
                 self._too_large(f"the project has more than {MAX_FILES} files", span)
                 break
             read = _Read(name, Findings())
@@ -258,7 +256,7 @@ class ProjectFiles:
         for read in reads:
             holds_project = any(d.data.get("type") == "project" for d in read.documents)
             if self._is_excluded(read.name) and not holds_project:
-                self._seen = {path: name for path, name in self._seen.items() if name != read.name}
+                self._names = {path: name for path, name in self._names.items() if name != read.name}
                 continue
             self.findings.lost |= read.findings.lost
             self.findings.extend(read.findings.items)
@@ -273,8 +271,8 @@ class ProjectFiles:
                 summary = f"`{_shown(name)}` is a link that leads outside of the project"
                 hint = "put the file itself into the project"
                 _refuse(findings, "outside-project", summary, hint, span)
-            elif path not in self._seen and path not in self._without:
-                self._seen[path] = name
+            elif path not in self._names and path not in self._without:
+                self._names[path] = name
                 return self._bytes_of(path, name, span, findings)
         except (OSError, ValueError, RuntimeError) as error:
             _refuse(findings, "unreadable", f"`{_shown(name)}` cannot be read: {_reason(error)}", None, span)

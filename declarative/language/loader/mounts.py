@@ -1,11 +1,12 @@
-"""The volumes of each rank: works out their names, and compares them with declared volumes and with each
-other. It also compares the variables that documents name with those that fleetform sets.
+"""Works out the volumes of each rank, and compares them with declared volumes and with each other.
+
+It also compares the variables that documents name with the variables that fleetform sets.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -49,7 +50,7 @@ class Volumes:
     wants: dict[str, VolumeWant] = field(default_factory=dict)
     places: dict[str, Spot] = field(default_factory=dict)
 
-    def unsure(self, name: str) -> bool:
+    def may_be_undecoded(self, name: str) -> bool:
         """Whether `name` may belong to a document that could not be decoded."""
         match = _NUMBERED.fullmatch(name)
         bases = (name, match[1]) if match else (name,)
@@ -119,21 +120,21 @@ class _Task:
 
     def name(self) -> None:
         """Work out the names of all mounts. Invalid ones are reported and left out."""
-        found: list[tuple[int, Mount, tuple[tuple[str, ...], ...], str]] = []
+        named: list[tuple[int, Mount, tuple[tuple[str, ...], ...], str]] = []
         for index, mount in enumerate(self.task.volumes):
             if mount.instance_path is not None:
                 continue  # a folder of the host does not bind a rank to a place
             alternatives: list[tuple[str, ...]] = []
             bases: list[str] = []
             for j, text in enumerate(mount.names):
-                result = self._by_rank(text, self._path(index, j))
-                if result is not None:
-                    alternatives.append(result[0])
-                    bases.append(result[1])
+                by_rank = self._by_rank(text, self._path(index, j))
+                if by_rank is not None:
+                    alternatives.append(by_rank[0])
+                    bases.append(by_rank[1])
             if len(alternatives) == len(mount.names):
-                found.append((index, mount, tuple(alternatives), bases[0].upper().replace("-", "_")))
-        variables = _distinct([item[3] for item in found])
-        self.named = [_Names(*item[:3], variable) for item, variable in zip(found, variables, strict=True)]
+                named.append((index, mount, tuple(alternatives), bases[0].upper().replace("-", "_")))
+        variables = _distinct([item[3] for item in named])
+        self.named = [_Names(*item[:3], variable) for item, variable in zip(named, variables, strict=True)]
 
     def _by_rank(self, text: str, path: Path) -> tuple[tuple[str, ...], str] | None:
         """The names of one alternative by rank, and the name without the rank's number."""
@@ -146,7 +147,11 @@ class _Task:
             if bad.code != "unset":
                 self.say(path, bad.code, str(bad), bad.hint)
         except BadValueError as bad:
-            self.say(path, bad.code, bad.summary, _ranked_hint(text) if "${" in text else bad.hint)
+            hint = bad.hint
+            if "${" in text:  # the nearest name that is different for each rank
+                base = _TEMPLATE.sub("", text).strip("-") if len(text) <= 100 else ""
+                hint = f"write `{base if _BASE.fullmatch(base) else 'name'}-{_OWN}`"
+            self.say(path, bad.code, bad.summary, hint)
         return None
 
     def declare(self) -> None:
@@ -167,7 +172,15 @@ class _Task:
 
     def _declare(self, names: Sequence[str], inline: Inline, path: Path) -> None:
         spot = self.entry.document.spot(path)
-        inputs = volume_inputs(_volume(names[0], inline), self.volumes.backend(inline.backend))
+        volume = Volume(
+            name=Name(names[0]),
+            backend=Name(inline.backend) if inline.backend is not None else None,
+            region=inline.region,
+            availability_zone=inline.availability_zone,
+            size=inline.size,
+            prevent_destroy=inline.prevent_destroy,
+        )
+        inputs = volume_inputs(volume, self.volumes.backend(inline.backend))
         for name in dict.fromkeys(names):
             if name in self.volumes.wants or name in self.volumes.documents:
                 first = self.volumes.places.get(name) or self.volumes.documents[name].spot
@@ -194,7 +207,7 @@ class _Task:
 
     def _exists(self, item: _Names, alternative: int, names: Sequence[str]) -> None:
         for rank, name in enumerate(names):
-            if name in self.volumes.wants or self.volumes.unsure(name) or self.findings.lost:
+            if name in self.volumes.wants or self.volumes.may_be_undecoded(name) or self.findings.lost:
                 continue
             whose = f" (for rank {rank})" if len(names) > 1 else ""
             hint = self._hint(item, name)
@@ -224,7 +237,7 @@ class _Task:
         """Report volumes that are used twice: a volume is attached to one node at a time, and mounted once
         there.
         """
-        seen: dict[str, tuple[int, str]] = {}
+        users: dict[str, tuple[int, str]] = {}  # volume → the rank that mounts it, and where
         for item in self.named:
             if len(item.alternatives) > 1:
                 continue
@@ -232,7 +245,7 @@ class _Task:
                 name = item.of(rank)[0]
                 if name not in self.volumes.wants:
                     break  # reported already
-                other = seen.setdefault(name, (rank, item.mount.path))
+                other = users.setdefault(name, (rank, item.mount.path))
                 if other != (rank, item.mount.path):
                     self._report_twice(item, name, other[0], rank)
                     break
@@ -252,12 +265,6 @@ class _Task:
         self.say(path, "volume-of-two-ranks", summary, hint)
 
 
-def _ranked_hint(text: str) -> str:
-    """A hint: the nearest name that is different for each rank."""
-    base = _TEMPLATE.sub("", text).strip("-") if len(text) <= 100 else ""
-    return f"write `{base if _BASE.fullmatch(base) else 'name'}-{_OWN}`"
-
-
 def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """The names by rank, checked, and the part before the number at their end."""
     match = _NUMBERED.fullmatch(names[0])
@@ -270,17 +277,6 @@ def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
 def _checked_if_long(name: str) -> str:
     """`name`, checked if it is long: a hundred thousand ranks may each have one."""
     return name if len(name) <= 100 else check_name(name)
-
-
-def _volume(name: str, inline: Inline) -> Volume:
-    return Volume(
-        name=Name(name),
-        backend=Name(inline.backend) if inline.backend is not None else None,
-        region=inline.region,
-        availability_zone=inline.availability_zone,
-        size=inline.size,
-        prevent_destroy=inline.prevent_destroy,
-    )
 
 
 def _distinct(variables: Sequence[str]) -> list[str]:
@@ -351,8 +347,8 @@ def _envs(entry: Declaration) -> Iterator[tuple[Path, Env]]:
 
 def _warn_unset(entry: Declaration, mounts: RankMounts, known: frozenset[str], findings: Findings) -> None:
     """Warn about variables of volumes that a task's commands use, and nothing sets."""
-    wanted = sum(mount.instance_path is None for mount in entry.spec.volumes)
-    if not mounts or len(mounts[0]) < wanted:
+    declared = sum(mount.instance_path is None for mount in entry.spec.volumes)
+    if not mounts or len(mounts[0]) < declared:
         return  # a mount is wrong, and reported
     own = _of_mounts(mounts)
     commands = list(_commands(entry.data))
@@ -362,21 +358,20 @@ def _warn_unset(entry: Declaration, mounts: RankMounts, known: frozenset[str], f
         for name in dict.fromkeys(_USED.findall(text)):
             if name not in known:
                 known |= {name}
+                hint = findings.near(name, own)
+                if hint is None and own:
+                    hint = f"the task's volumes set {', '.join(f'`{variable}`' for variable in sorted(own))}"
+                elif hint is None:
+                    volume = name.removeprefix(VOLUME_VARIABLE).lower().replace("_", "-")
+                    hint = f"mount the volume: `volumes: ['{volume}:/{volume}']`"
                 findings.add(
                     "unset-variable",
                     f"`commands` use `{name}`, and no volume of the task sets it",
-                    findings.near(name, own) or _unset_hint(name, own),
+                    hint,
                     span=shown_span(entry.document, path),
                     address=entry.address,
                     severity=Severity.WARNING,
                 )
-
-
-def _unset_hint(name: str, own: Collection[str]) -> str:
-    if own:
-        return f"the task's volumes set {', '.join(f'`{known}`' for known in sorted(own))}"
-    volume = name.removeprefix(VOLUME_VARIABLE).lower().replace("_", "-")
-    return f"mount the volume: `volumes: ['{volume}:/{volume}']`"
 
 
 def _commands(data: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, str]]:

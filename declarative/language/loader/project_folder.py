@@ -23,7 +23,7 @@ from declarative.model.record import struct
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 PIECE = 1 << 20
-"""How many bytes of a file are in memory at once."""
+"""Bytes of a file that are in memory at once."""
 
 
 class ChangedError(OSError):
@@ -70,14 +70,14 @@ def check_size(file: BinaryIO, at_most: int) -> None:
 def summed(file: BinaryIO) -> tuple[os.stat_result, str]:
     """Read a file to its end: its status, and its SHA-256 in hex. `ChangedError` if it changes meanwhile."""
     before = os.fstat(file.fileno())
-    found, left = hashlib.sha256(), before.st_size
-    while left > 0 and (piece := file.read(min(PIECE, left))):
-        found.update(piece)
-        left -= len(piece)
+    digest, unread = hashlib.sha256(), before.st_size
+    while unread > 0 and (piece := file.read(min(PIECE, unread))):
+        digest.update(piece)
+        unread -= len(piece)
     after = os.fstat(file.fileno())
-    if left or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+    if unread or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise ChangedError(0, "it changes while it is read")
-    return after, found.hexdigest()
+    return after, digest.hexdigest()
 
 
 NAMES = (".gitignore", ".dstackignore", ".fleetformignore")
@@ -137,10 +137,10 @@ class Rules:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._names: dict[str, list[tuple[int, Rule]]] = {}
         self._others: list[tuple[int, Rule]] = []
-        for found in reversed(list(enumerate(rules))):
-            part = found[1].parts[0]
-            named = found[1].anywhere and isinstance(part, str)
-            (self._names.setdefault(str(part), []) if named else self._others).append(found)
+        for number, rule in reversed(list(enumerate(rules))):
+            part = rule.parts[0]
+            is_name = rule.anywhere and isinstance(part, str)
+            (self._names.setdefault(str(part), []) if is_name else self._others).append((number, rule))
 
     @property
     def cost(self) -> int:
@@ -250,7 +250,7 @@ def _part(text: str) -> Part:
 
 def _between_stars(pieces: Sequence[str]) -> str:
     """An expression for the pieces with anything between them."""
-    first, *middle = [pieces[0]] + [f"(?>.*?{found})" for found in pieces[1:-1]]
+    first, *middle = [pieces[0]] + [f"(?>.*?{piece})" for piece in pieces[1:-1]]
     last = f".*{pieces[-1]}" if len(pieces) > 1 else ""
     return f"{first}{''.join(middle)}{last}\\Z"
 
@@ -277,13 +277,13 @@ def _class(text: str, i: int) -> tuple[str, int]:
     """The expression of a `[…]`, from after its bracket on, and its end."""
     negated = i < len(text) and text[i] in "!^"
     i += negated
-    start, found = i, ""
+    start, pieces = i, ""
     while text[i : i + 1] != "]" or i == start:
         piece, i = _class_piece(text, i)
-        found += piece
-    if not found:
+        pieces += piece
+    if not pieces:
         return ("." if negated else "(?!)"), i + 1
-    return f"[{'^' if negated else ''}{found}]", i + 1
+    return f"[{'^' if negated else ''}{pieces}]", i + 1
 
 
 def _char(text: str, i: int) -> tuple[str, int]:

@@ -42,15 +42,6 @@ MAX_OFFERS = 100_000
 """The limit for the offers in all catalogs, counting each region and zone."""
 
 
-def _unknown(driver: str) -> str | None:
-    """A hint for a driver name that no installed package provides; None if one does."""
-    if driver in BUILT_IN:
-        return None
-    from declarative.provider.installed import unknown
-
-    return unknown(driver)
-
-
 def assemble(
     entries: Sequence[Declaration], project: ProjectFile, scope: TemplateScope, findings: Findings
 ) -> Desired:
@@ -79,8 +70,8 @@ class _Assembly:
 
     def _good(self, kind: str) -> list[Declaration]:
         """The documents of a kind that could be decoded, by name."""
-        found = (e for e in self.kinds[kind].values() if e.spec is not None)
-        return sorted(found, key=lambda e: natural(e.name))
+        decoded = (e for e in self.kinds[kind].values() if e.spec is not None)
+        return sorted(decoded, key=lambda e: natural(e.name))
 
     def desired(self, project: ProjectFile, scope: TemplateScope) -> Desired:
         self._check_backends()
@@ -124,10 +115,12 @@ class _Assembly:
                 self._say(entry, ("catalog",), "too-large", summary, fewer)
             if declared > MAX_OFFERS or self.findings.full:
                 break  # looking for similar names takes a while
-            hint = _unknown(entry.spec.provider)
-            if hint:
-                path = ("driver",) if entry.spec.driver else ("name",)
-                self._say(entry, path, "bad-value", f"there is no driver `{entry.spec.provider}`", hint)
+            if entry.spec.provider not in BUILT_IN:
+                from declarative.provider.installed import unknown  # reads all installed packages
+
+                if hint := unknown(entry.spec.provider):
+                    path = ("driver",) if entry.spec.driver else ("name",)
+                    self._say(entry, path, "bad-value", f"there is no driver `{entry.spec.provider}`", hint)
             self._refuse_cloud_fields(entry, (), entry.spec, Backend.CLOUD, entry.spec.provider)
 
     def _check_backend_names(self, entry: Declaration, field: str, names: Iterable[str]) -> None:
@@ -146,24 +139,20 @@ class _Assembly:
         elif entry.spec.ssh_config is not None:
             self._one_backend(entry, names, SSH, "hosts are nodes")
         else:
-            for i, name in enumerate(names):
-                self._check_launches(entry, i, name)
-
-    def _check_launches(self, entry: Declaration, i: int, name: str) -> None:
-        """New nodes and adopted instances need a cloud's backend."""
-        driver = self._driver(name)
-        if entry.spec.instance_ids and driver in BUILT_IN:
-            summary = f"`instance_ids` name instances of a cloud, and `{name}` is not a cloud"
-            hint = "name a cloud's backend"
-        elif driver == SLURM:
-            summary = f"the backend `{name}` launches nothing: its nodes exist already"
-            hint = "write `partition: …` in place of `nodes`"
-        elif driver == SSH:
-            summary = f"the backend `{name}` launches nothing: it is for hosts that exist"
-            hint = "declare them as `ssh_config: {hosts: […]}`, or name another backend"
-        else:
-            return
-        self._say(entry, ("backends", i), "nodes-and-ssh", summary, hint)
+            for i, name in enumerate(names):  # new nodes and adopted instances need a cloud's backend
+                driver = self._driver(name)
+                if entry.spec.instance_ids and driver in BUILT_IN:
+                    summary = f"`instance_ids` name instances of a cloud, and `{name}` is not a cloud"
+                    hint = "name a cloud's backend"
+                elif driver == SLURM:
+                    summary = f"the backend `{name}` launches nothing: its nodes exist already"
+                    hint = "write `partition: …` in place of `nodes`"
+                elif driver == SSH:
+                    summary = f"the backend `{name}` launches nothing: it is for hosts that exist"
+                    hint = "declare them as `ssh_config: {hosts: […]}`, or name another backend"
+                else:
+                    continue
+                self._say(entry, ("backends", i), "nodes-and-ssh", summary, hint)
 
     def _one_backend(self, entry: Declaration, names: Iterable[str], driver: str, whose: str) -> None:
         for i, name in enumerate(names):
@@ -185,9 +174,9 @@ class _Assembly:
         if not entry.spec.reservation or entry.spec.partition:
             return
         names = tuple(map(str, entry.spec.backends))
-        found = [i for i, name in enumerate(names) if self._driver(name) == LOCAL]
-        if found or not (names or any(b.provider not in BUILT_IN for b in self.backends.values())):
-            path: Path = ("backends", found[0]) if found else ("reservation",)
+        local = [i for i, name in enumerate(names) if self._driver(name) == LOCAL]
+        if local or not (names or any(b.provider not in BUILT_IN for b in self.backends.values())):
+            path: Path = ("backends", local[0]) if local else ("reservation",)
             summary = f"`reservation` is for clouds: the driver `{LOCAL}` cannot use it"
             self._say(entry, path, "bad-value", summary, "name a cloud's backend, or remove `reservation`")
 
@@ -200,19 +189,19 @@ class _Assembly:
 
     def _check_hosts(self) -> None:
         """Each host belongs to one fleet only."""
-        seen: dict[tuple[str, str], str] = {}
+        owners: dict[tuple[str, str], str] = {}
         for entry in self._good("fleet"):
             config = entry.spec.ssh_config
             path: Path = ("ssh_config", "hosts") if config else ("instance_ids",)
             named = [host.hostname for host in config.hosts] if config else entry.spec.instance_ids
             word = "a host" if config else "an instance"
-            if len(seen) + len(named) > MAX_HOSTS:
+            if len(owners) + len(named) > MAX_HOSTS:
                 summary, hint = f"more than {MAX_HOSTS} hosts and instances are declared", "declare fewer"
                 self._say(entry, path, "too-large", summary, hint)
                 break
             for i, name in enumerate(named):
                 backend = str(next(iter(entry.spec.backends), SSH))
-                first = seen.setdefault((backend, name), entry.address)
+                first = owners.setdefault((backend, name), entry.address)
                 if first != entry.address:
                     summary = f"`{name}` is {word} of {first} too"
                     self._say(entry, (*path, i), "duplicate-host", summary, "remove one")
@@ -222,10 +211,10 @@ class _Assembly:
         config = entry.spec.ssh_config
         if config is None:
             return
-        given: list[tuple[Path, str | None]] = [(("ssh_config", "network"), config.network)]
+        addresses: list[tuple[Path, str | None]] = [(("ssh_config", "network"), config.network)]
         for i, host in enumerate(config.hosts):
-            given.append((("ssh_config", "hosts", i, "internal_ip"), host.internal_ip))
-        for path, address in given:
+            addresses.append((("ssh_config", "hosts", i, "internal_ip"), host.internal_ip))
+        for path, address in addresses:
             if address is not None and is_public(address):
                 own = "the hosts' own network, such as `10.0.0.0/24`"
                 if path[-1] != "network":
@@ -310,15 +299,6 @@ class _Assembly:
             name = next(iter(self.kinds["backend"]))
         return self.backends.get(name or LOCAL) or _undeclared(name or LOCAL)
 
-    def _check_chosen(self, entry: Declaration, path: Path, backend: str | None) -> None:
-        """Check that a volume's backend is declared, and named if there are several."""
-        if backend is not None:
-            self._check_backend_name(entry, (*path, "backend"), backend)
-        elif several := self._candidates():
-            hint = "write " + " or ".join(f"`backend: {name}`" for name in several)
-            summary = "several backends are declared, and the volume names none of them"
-            self._say(entry, path, "missing-field", summary, hint)
-
     def _candidates(self) -> list[str]:
         """The backends between which a volume must choose. A local folder cannot replace a cloud's disk."""
         drivers = {name: self._driver(name) for name in self.kinds["backend"]}
@@ -327,7 +307,12 @@ class _Assembly:
 
     def _check_volume_backend(self, entry: Declaration, path: Path, volume: Volume | Inline) -> None:
         """Check a volume's backend, and its region or host."""
-        self._check_chosen(entry, path, volume.backend)
+        if volume.backend is not None:
+            self._check_backend_name(entry, (*path, "backend"), volume.backend)
+        elif several := self._candidates():
+            hint = "write " + " or ".join(f"`backend: {name}`" for name in several)
+            summary = "several backends are declared, and the volume names none of them"
+            self._say(entry, path, "missing-field", summary, hint)
         host = volume.host if isinstance(volume, Volume) else None
         backend = self._default_backend(volume.backend)
         on_hosts = self._is_ssh(volume.backend or LOCAL)
@@ -336,23 +321,22 @@ class _Assembly:
             hint = "remove it: the volume is on its `host`, or else on the host of its rank"
             summary = f"hosts have no region, so a volume on a host cannot have `{field}`"
             self._say(entry, (*path, field), "volume-host", summary, hint)
-        if backend.provider == LOCAL:
-            self._check_local_region(entry, (*path, "region"), volume.region, backend)
+        if backend.provider == LOCAL:  # this machine has only the regions that its backend declares
+            own = {*(backend.regions or (LOCAL,)), *(r for offer in backend.catalog for r in offer.regions)}
+            region = volume.region
+            if region is not None and region.lower() not in {str(name).lower() for name in own}:
+                summary = f"backend {backend.name} has no region `{region}`"
+                hint = "remove it, or write the cloud's backend: `backend: NAME`"
+                self._say(entry, (*path, "region"), "bad-value", summary, hint)
         if host is not None and on_hosts:
-            self._host(entry, path, str(volume.backend), host)
+            known = self._host_names(str(volume.backend))
+            if host not in known and not self.findings.lost:  # a document that is lost may declare it
+                hint = self.findings.near(host, known) or "name a host as in a fleet's `ssh_config.hosts`"
+                summary = f"no fleet of the backend `{volume.backend}` has a host `{host}`"
+                self._say(entry, (*path, "host"), "dangling-reference", summary, hint)
         elif host is not None:
             summary = f"`host` is for volumes on hosts, and the backend `{backend.name}` has no hosts"
             self._say(entry, (*path, "host"), "volume-host", summary, f"write `backend: {SSH}`")
-
-    def _check_local_region(
-        self, entry: Declaration, path: Path, region: str | None, backend: Backend
-    ) -> None:
-        """This machine has only the regions that its backend declares, for fleets and for volumes."""
-        own = {*(backend.regions or (LOCAL,)), *(r for offer in backend.catalog for r in offer.regions)}
-        if region is not None and region.lower() not in {str(name).lower() for name in own}:
-            summary = f"backend {backend.name} has no region `{region}`"
-            hint = "remove it, or write the cloud's backend: `backend: NAME`"
-            self._say(entry, path, "bad-value", summary, hint)
 
     def _refuse_cloud_fields(
         self, entry: Declaration, path: Path, spec: object, fields: Iterable[str], driver: str
@@ -360,14 +344,6 @@ class _Assembly:
         for field in _given(spec, fields) if driver in BUILT_IN else ():
             summary = f"`{field}` is for clouds: the driver `{driver}` cannot use it"
             self._say(entry, (*path, field), "bad-value", summary, "remove it")
-
-    def _host(self, entry: Declaration, path: Path, backend: str, host: str) -> None:
-        known = self._host_names(backend)
-        if host in known or self.findings.lost:
-            return  # a document that could not be read may declare it
-        hint = self.findings.near(host, known) or "name a host as in a fleet's `ssh_config.hosts`"
-        summary = f"no fleet of the backend `{backend}` has a host `{host}`"
-        self._say(entry, (*path, "host"), "dangling-reference", summary, hint)
 
     def _host_names(self, backend: str) -> list[str]:
         """The hosts of a backend, under the names that nodes and volumes use."""

@@ -1,5 +1,4 @@
-"""Finds the files that tasks' `files` name in the project's directory, applies ignore rules, and hashes the
-files.
+"""Finds the files that tasks' `files` name in the project's directory, applies ignore rules, and hashes them.
 
 The directory may be a stranger's. Links are not followed, and only regular files are opened. The numbers and
 sizes of files are limited before any file is read.
@@ -27,13 +26,11 @@ MAX_FILES = 20_000
 """For one task. All tasks together may have four times as many; equal `files` count once."""
 MAX_TOTAL_BYTES = 2 << 30
 MAX_ENTRIES = 100_000
-"""How many entries of folders are looked at, including those left out."""
+"""Entries of folders that one load looks at, including ignored ones."""
 MAX_COMPARED = 1_000_000
-"""How often ignore rules other than plain names are compared with entries: 50 times for each of
-20,000 files.
-"""
+"""Comparisons of entries with ignore rules, plain names aside: 50 for each of 20,000 files."""
 MAX_FOLDERS = 60
-"""How many folders may be nested."""
+"""The limit for nested folders."""
 NEVER = (".git", ".fleetform")
 """Left out at any depth: ranks do not need them."""
 
@@ -54,8 +51,8 @@ class CannotSendError(Exception):
 
 
 @struct(slots=True)
-class _Found:
-    """A file or link that was found and not read yet."""
+class _Unread:
+    """A file or link that is not read yet."""
 
     source: str
     size: int
@@ -82,7 +79,7 @@ class Sender:
     _sent: int = field(default=0, init=False)
     _bytes: int = field(default=0, init=False)
     _made: dict[Files, Manifest] = field(default_factory=dict, init=False)
-    _walks: dict[str, tuple[_Found, ...]] = field(default_factory=dict, init=False)
+    _walks: dict[str, tuple[_Unread, ...]] = field(default_factory=dict, init=False)
     _hashes: dict[str, tuple[int, str, bool]] = field(default_factory=dict, init=False)
 
     def manifest(self, files: Files) -> Manifest:
@@ -110,29 +107,29 @@ class Sender:
 
     def _place(self, item: File, places: dict[str, Entry]) -> None:
         """Add the files that an item names to `places`, each at its own path."""
-        for found in self._named(item):
-            inner = found.source.removeprefix(_clean(item.local_path)).removeprefix("/")
+        for file in self._named(item):
+            inner = file.source.removeprefix(_clean(item.local_path)).removeprefix("/")
             if not inner and (item.path.endswith("/") or not _clean(item.path)):
-                inner = found.source.rpartition("/")[2]  # the target is a folder
-            path = _join(_clean(item.path), inner)
-            if found.link is not None:
-                _check_link(found, path)
-            there = places.get(path)
-            if there is not None and there.source != found.source:
-                raise _collides(path, there.source, found.source)
+                inner = file.source.rpartition("/")[2]  # the target is a folder
+            path = "/".join(filter(None, (_clean(item.path), inner)))
+            if file.link is not None:
+                _check_link(file, path)
+            other = places.get(path)
+            if other is not None and other.source != file.source:
+                raise _collides(path, other.source, file.source)
             places[path] = Entry(
                 path=path,
-                source=found.source,
-                size=found.size,
-                executable=found.executable,
-                link=found.link,
+                source=file.source,
+                size=file.size,
+                executable=file.executable,
+                link=file.link,
             )
             if len(places) > MAX_FILES:
                 raise _too_large(f"`files` names more than {MAX_FILES} files")
 
-    # -------------------------------------------------------------------------------- what there is
+    # -------------------------------------------------------------------------- files of the project
 
-    def _named(self, item: File) -> tuple[_Found, ...]:
+    def _named(self, item: File) -> tuple[_Unread, ...]:
         """The files of one item of `files`, with everything in them."""
         name = _clean(item.local_path)
         if name not in self._walks:
@@ -145,7 +142,7 @@ class Sender:
             raise CannotSendError("nothing-to-send", summary)
         return self._walks[name]
 
-    def _look(self, name: str) -> Iterator[_Found]:
+    def _look(self, name: str) -> Iterator[_Unread]:
         parts = tuple(p for p in name.split("/") if p)
         self._refuse_hidden(name, parts)
         if not parts:
@@ -176,7 +173,7 @@ class Sender:
     def _parent(self, parts: tuple[str, ...], depth: int) -> AbstractContextManager[int]:
         return project_folder.folder(self.root, *parts[:depth])
 
-    def _folder(self, parts: tuple[str, ...], levels: Levels) -> Iterator[_Found]:
+    def _folder(self, parts: tuple[str, ...], levels: Levels) -> Iterator[_Unread]:
         """The files of a folder that the rules do not exclude, sorted by name."""
         if len(parts) > MAX_FOLDERS:
             raise _too_large(f"`{'/'.join(parts[:3])}/…` has folders more than {MAX_FOLDERS} deep")
@@ -210,18 +207,18 @@ class Sender:
                 out.append(entry)
         return sorted(out, key=lambda entry: entry.name)
 
-    def _single(self, parent: int, source: str, found: os.stat_result) -> _Found:
+    def _single(self, parent: int, source: str, status: os.stat_result) -> _Unread:
         try:
             source.encode()
         except UnicodeEncodeError:
             shown = os.fsencode(source).decode("utf-8", "replace")
             raise CannotSendError("unreadable", f"the name of `{shown}` is not UTF-8", "rename it") from None
-        if stat.S_ISLNK(found.st_mode):
-            return _Found(source, 0, False, os.readlink(source.rpartition("/")[2], dir_fd=parent))
-        if not stat.S_ISREG(found.st_mode):
+        if stat.S_ISLNK(status.st_mode):
+            return _Unread(source, 0, False, os.readlink(source.rpartition("/")[2], dir_fd=parent))
+        if not stat.S_ISREG(status.st_mode):
             hint = "remove it, or name it in `.fleetformignore`"
             raise CannotSendError("not-a-file", f"`{source}` is a pipe, a socket or a device", hint)
-        return _Found(source, found.st_size, bool(found.st_mode & stat.S_IXUSR), None)
+        return _Unread(source, status.st_size, bool(status.st_mode & stat.S_IXUSR), None)
 
     # -------------------------------------------------------------------------------------- the rules
 
@@ -247,9 +244,9 @@ class Sender:
             self._compared += rules.cost
             if self._compared > MAX_COMPARED:
                 raise _too_large(f"ignore rules are compared with files more than {MAX_COMPARED} times")
-            found = rules.leave_out(path[depth:], folder=folder)
-            if found is not None:
-                return found
+            is_ignored = rules.leave_out(path[depth:], folder=folder)
+            if is_ignored is not None:
+                return is_ignored
         return False
 
     def _is_hidden(self, path: str) -> bool:
@@ -266,10 +263,10 @@ class Sender:
             if self._bytes > 2 * MAX_TOTAL_BYTES:
                 raise _too_large(f"the `files` of all tasks are more than {2 * MAX_TOTAL_BYTES >> 30} GiB")
             self._hashes[entry.source] = _read(self.root, entry.source, entry.size)
-        size, found, executable = self._hashes[entry.source]
-        if not found:
+        size, digest, executable = self._hashes[entry.source]
+        if not digest:
             return None
-        return Entry(path=entry.path, source=entry.source, size=size, sha256=found, executable=executable)
+        return Entry(path=entry.path, source=entry.source, size=size, sha256=digest, executable=executable)
 
 
 def _read(root: Path, source: str, at_most: int) -> tuple[int, str, bool]:
@@ -285,13 +282,13 @@ def _read(root: Path, source: str, at_most: int) -> tuple[int, str, bool]:
                 return 0, "", False
             file.seek(0)
             project_folder.check_size(file, at_most)
-            found, digest = project_folder.summed(file)
+            status, digest = project_folder.summed(file)
     except project_folder.ChangedError as error:
         hint = "wait until nobody writes to it, or name it in `.fleetformignore`"
         raise CannotSendError("unreadable", f"`{source}` cannot be sent: {error.strerror}", hint) from None
     except OSError as error:
         raise _unreadable(source, error) from None
-    return found.st_size, digest, bool(found.st_mode & stat.S_IXUSR)
+    return status.st_size, digest, bool(status.st_mode & stat.S_IXUSR)
 
 
 def _clean(path: str) -> str:
@@ -299,19 +296,15 @@ def _clean(path: str) -> str:
     return "/".join(p for p in path.split("/") if p not in {"", "."})
 
 
-def _join(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder and name else folder or name
-
-
-def _check_link(found: _Found, path: str) -> None:
+def _check_link(file: _Unread, path: str) -> None:
     """Refuse a link whose text leads out of the rank's folder. The link is not followed here."""
-    assert found.link is not None
+    assert file.link is not None
     depth = path.count("/")
-    for part in found.link.split("/"):
+    for part in file.link.split("/"):
         depth += 0 if part in {"", "."} else -1 if part == ".." else 1
-        if depth < 0 or found.link.startswith("/"):
+        if depth < 0 or file.link.startswith("/"):
             hint = "put the file itself there, or name the link in `.fleetformignore`"
-            summary = f"`{found.source}` is a link that leads out of what is sent"
+            summary = f"`{file.source}` is a link that leads out of what is sent"
             raise CannotSendError("outside-project", summary, hint)
 
 

@@ -82,22 +82,22 @@ def read(content: str | bytes, file: str, *, pyyaml: bool = False) -> list[Docum
 
 def parse(content: str | bytes, file: str, *, events: bool = False, pyyaml: bool = False) -> Reading:
     """As `read`, but returns the readable documents beside the findings. Empty documents are left out. With
-    `events`, it has the parser's events, too.
+    `events`, the result has the parser's events, too.
     """
     out: list[Diagnostic] = []
     text = _decoded(content, file, out, PYYAML_BYTES if pyyaml else MAX_BYTES)
     if text is None:
         return Reading((), tuple(out), lost=True)
     documents: list[Document] = []
-    found: Events = []
-    reader = (PyYamlReader if pyyaml else Reader)(Text(file, text), out, found if events else None)
+    kept: Events = []
+    reader = (PyYamlReader if pyyaml else Reader)(Text(file, text), out, kept if events else None)
     try:
         with no_collections():
             for document in reader.documents():
                 documents.append(document)  # noqa: PERF402 - what came before a stop is kept
     except StopReading:
         reader.lost = True
-    return Reading(tuple(documents), tuple(out), lost=reader.lost, events=found)
+    return Reading(tuple(documents), tuple(out), lost=reader.lost, events=kept)
 
 
 @contextmanager
@@ -105,12 +105,12 @@ def no_collections() -> Iterator[None]:
     """Turns the garbage collector off for objects that live to the end. It would search all of them again and
     again, which doubles the time for many small lists.
     """
-    was = gc.isenabled()
+    was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_on:
             # The next new object would start a search of all of them. This moves them to the oldest
             # generation.
             gc.freeze()

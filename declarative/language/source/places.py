@@ -63,14 +63,14 @@ def lines_of_fields(lines: Sequence[str], fields: Sequence[str], *, broken: bool
         if column >= 0 and _ends(line, column, depth):
             column = -1
         if column < 0:
-            found = start.search(line[:MAX_SEARCHED]) if any(map(line.__contains__, fields)) else None
-            if not found:
+            key = start.search(line[:MAX_SEARCHED]) if any(map(line.__contains__, fields)) else None
+            if not key:
                 continue
             # In a flow mapping, columns mean little: a line ends the field only if it begins left of this
             # one.
             first = len(line) - len(line.lstrip(" -\"'"))
-            column = first if found.start(1) == first else _indent(line)
-            depth, text = 0, line[found.end() :]
+            column = first if key.start(1) == first else _indent(line)
+            depth, text = 0, line[key.end() :]
             starts += 1
         if starts > MAX_STARTS:
             out[number:] = b"\1" * (len(lines) - number)
@@ -145,7 +145,7 @@ class Text:
     file: str
     text: str
     _lines: list[str] | None = None
-    _held: tuple[str, bool] | None = None
+    _searched: tuple[str, bool] | None = None
     _hidden: dict[tuple[object, ...], bytearray] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
@@ -171,10 +171,11 @@ class Text:
     def _is_of(self, number: int, fields: tuple[str, ...], *, broken: bool) -> bool:
         key = (*fields, broken)
         if key not in self._hidden:
-            held = any(name in self.text for name in fields)
-            self._hidden[key] = lines_of_fields(self.lines(), fields, broken=broken) if held else bytearray()
-        found = self._hidden[key]
-        return number < len(found) and found[number] == 1
+            is_named = any(name in self.text for name in fields)
+            lines = lines_of_fields(self.lines(), fields, broken=broken) if is_named else bytearray()
+            self._hidden[key] = lines
+        hidden = self._hidden[key]
+        return number < len(hidden) and hidden[number] == 1
 
     def span(self, place: int, *, broken: bool = False) -> Span:
         """The span of a place, without its line if that must be hidden."""
@@ -186,9 +187,9 @@ class Text:
 
     def may_hold(self, text: str) -> bool:
         """Whether a value may contain `text`, either as it is or written with escapes."""
-        if self._held is None or self._held[0] != text:
-            self._held = text, text in self.text or "\\" in self.text
-        return self._held[1]
+        if self._searched is None or self._searched[0] != text:
+            self._searched = text, text in self.text or "\\" in self.text
+        return self._searched[1]
 
     def at(self, offset: int) -> Span:
         """The span of one character in a text that may not be valid YAML."""
@@ -247,8 +248,8 @@ class Document:
         return self._text.may_hold(text)
 
     def span(self, path: Path = (), *, key: bool = False) -> Span:
-        """The span of the value at `path`, or with `key` of its key. If it is missing, the nearest one above
-        it.
+        """The span of the value at `path`, or with `key` of its key. If it is missing, of the nearest value
+        above it.
         """
         return self.spot(path, key=key).span
 

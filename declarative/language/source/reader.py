@@ -24,7 +24,7 @@ MAX_DOCUMENTS = 50_000
 MAX_KEY = 200
 MAX_WHOLE = 2**63 - 1
 MAX_TEXTS = 10_000
-"""Texts of which equal ones are searched."""
+"""How many texts are kept to share equal ones."""
 MAX_FINDINGS = 1_000
 """Findings of one file. A file with more is not meant for us."""
 
@@ -165,9 +165,9 @@ class Reader:
         return data, node
 
     def _alias(self, event: Any, name: str, depth: int) -> tuple[Any, Node]:
-        found = self.anchors.get(name)
-        if found is not None:
-            data, node, size, height = found
+        anchor = self.anchors.get(name)
+        if anchor is not None:
+            data, node, size, height = anchor
             self._count(size, event)
             self._deep(depth + height, event)
             return data, node

@@ -41,9 +41,9 @@ __all__ = [
 ]
 
 MAX_EXPRESSIONS = 2_000
-"""How many different expressions of one project Jinja2 compiles: each takes about a millisecond."""
+"""The limit for different expressions of one project: Jinja2 compiles each in about a millisecond."""
 MAX_OUTPUT = 32 << 20
-"""How many characters all expressions of a project may produce together."""
+"""The limit for the characters that all expressions of a project produce."""
 
 _ESCAPED = "$${{"
 """How to write `${{` as plain text."""
@@ -101,10 +101,10 @@ class TemplateScope:
                 raise TemplateError(
                     "template-error", f"there are more than {MAX_EXPRESSIONS} different expressions"
                 )
-        found = expression(text)
-        if isinstance(found, TemplateError):
-            raise TemplateError(found.code, found.summary, found.hint)
-        return found
+        read = expression(text)
+        if isinstance(read, TemplateError):
+            raise TemplateError(read.code, read.summary, read.hint)
+        return read
 
 
 def interpolate(text: str, scope: TemplateScope, place: Place, out: list[TemplateError]) -> Json:
@@ -118,12 +118,18 @@ def interpolate(text: str, scope: TemplateScope, place: Place, out: list[Templat
     in_name = True
     for part in parts:
         if isinstance(part, str):
-            values.append(_unescaped(part, place, out))
+            if place is Place.VOLUME and _ESCAPED in part:
+                hint = "write names and paths without it"
+                out.append(TemplateError("template-error", f"`{_ESCAPED}` cannot stand in a mount", hint))
+            # In `env`, `$${{` stays until the rank starts.
+            values.append(part if place is Place.ENV else part.replace(_ESCAPED, "${{"))
             in_name = in_name and ":" not in part
             continue
         try:
             value = _part(part, scope, place, in_name=in_name)
-            _check_before(part, values, out)
+            if part.env and values and _text(values[-1]).endswith("$"):
+                summary = f"the value before `{part.text}` ends with `$`, which would change its meaning"
+                out.append(TemplateError("template-error", summary, "put other text between the two"))
             values.append(value)
         except TemplateError as bad:
             out.append(bad)
@@ -132,20 +138,6 @@ def interpolate(text: str, scope: TemplateScope, place: Place, out: list[Templat
     if len(parts) == 1 and len(values) == 1:
         return values[0]
     return "".join(_text(value) for value in values)
-
-
-def _unescaped(text: str, place: Place, out: list[TemplateError]) -> str:
-    """Text between expressions. In `env`, `$${{` stays until the rank starts."""
-    if place is Place.VOLUME and _ESCAPED in text:
-        hint = "write names and paths without it"
-        out.append(TemplateError("template-error", f"`{_ESCAPED}` cannot stand in a mount", hint))
-    return text if place is Place.ENV else text.replace(_ESCAPED, "${{")
-
-
-def _check_before(part: Expression, values: list[Json], out: list[TemplateError]) -> None:
-    if part.env and values and _text(values[-1]).endswith("$"):
-        summary = f"the value before `{part.text}` ends with `$`, which would change its meaning"
-        out.append(TemplateError("template-error", summary, "put other text between the two"))
 
 
 def _check_ends(parts: list[str | Expression], values: list[Json], out: list[TemplateError]) -> None:
@@ -269,7 +261,8 @@ def _split(text: str, scope: TemplateScope, *, shell: bool) -> list[str | Expres
     parts: list[str | Expression] = []
     at, braced = 0, False
     while True:
-        start = _opening(text, at)
+        opening = _OPENING.search(text, at)  # `$${{` is plain text
+        start = opening.start() if opening else -1
         plain = text[at : start if start >= 0 else None]
         pieces = plain.split(_SHELL_RANK) if shell else [plain]
         parts.append(pieces[0])
@@ -293,9 +286,3 @@ def _closing(text: str, start: int) -> int:
     if not text.startswith("}}", end):
         raise TemplateError("template-error", *never_closed(text[start:], end - start))
     return end
-
-
-def _opening(text: str, at: int) -> int:
-    """The position of the next expression; -1 if there is none. `$${{` is plain text."""
-    found = _OPENING.search(text, at)
-    return found.start() if found else -1

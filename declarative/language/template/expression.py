@@ -35,7 +35,7 @@ _FOREIGN = (
     (r"(?<![=!<>])=(?!=)", "`=` is not an operator", "write `==` to compare"),
     (r"\$", "`$` has no meaning in it", "write the name alone, such as `var.x`"),
 )
-"""Notations of other languages, as regular expressions."""
+"""Notations of other languages: an expression for each, the error, and the hint."""
 _STATEMENTS = (
     "if",
     "elif",
@@ -104,8 +104,8 @@ def not_allowed(node: str, filters: Sequence[str]) -> Message:
 def no_expression(text: str, error: str, filters: Sequence[str]) -> Message:
     """The error for what Jinja2 cannot read; `error` is its own message."""
     bare = _QUOTED.sub("''", text)
-    found = _foreign(bare) or _filter(error, filters) or _unbalanced(bare) or _by_message(bare, error)
-    summary, hint = found or ("", "write an expression of names, constants and operators: `${{ var.x }}`")
+    message = _foreign(bare) or _filter(error, filters) or _unbalanced(bare) or _by_message(bare, error)
+    summary, hint = message or ("", "write an expression of names, constants and operators: `${{ var.x }}`")
     begin = f"`{shown(text)}` is not an expression"
     return (f"{begin}: {summary}" if summary else begin), hint
 
@@ -280,7 +280,7 @@ def _replace(value: object, old: object, new: object) -> str:
 
 
 def _compiled(text: str) -> Expression:
-    """Compile an expression whose syntax tree has only what `_names` allows."""
+    """Compile an expression, whose syntax tree may hold only what `_names` allows."""
     names, function = _parsed(text)
     variables = tuple(n.partition(".")[2] for n in names if n.startswith("var."))
     unknown = tuple(n for n in names if not n.startswith("var.") and n not in RANK_NAMES)
@@ -335,20 +335,20 @@ def _names(tree: Any) -> tuple[str, ...]:
         *(nodes.Neg, nodes.Pos, nodes.And, nodes.Or, nodes.Not, nodes.Compare, nodes.Operand, nodes.CondExpr),
         *(nodes.Filter, nodes.Keyword),
     )
-    found: dict[str, None] = {}
+    names: set[str] = set()
     todo: list[Any] = list(output.nodes)
     while todo:
         node = todo.pop()
         if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
-            found[f"{node.node.name}.{node.attr}"] = None
+            names.add(f"{node.node.name}.{node.attr}")
             if node.node.name == "env":
                 hint = "write `${{ env." + node.attr + " }}` alone; other text may stand around it"
                 raise TemplateError("template-error", "an `env` name can be no part of an expression", hint)
             continue
         if isinstance(node, nodes.Name):
-            found[node.name] = None
+            names.add(node.name)
         elif not isinstance(node, allowed):
             message = not_allowed(type(node).__name__.lower(), _FILTERS)
             raise TemplateError("template-error", *message)
         todo.extend(node.iter_child_nodes())
-    return tuple(sorted(found))
+    return tuple(sorted(names))
