@@ -73,7 +73,7 @@ SENSIBLE = frozenset(
 """Options of `apply` that a saved plan allows. All others change what is planned, which is settled."""
 
 
-def signers(session: ProjectSession, given: str | None) -> Collection[PlanKey] | None:
+def signers(session: ProjectSession, signer: str | None) -> Collection[PlanKey] | None:
     """The keys that may sign plans, by the operator's policy, else by the caller; None if none is needed.
 
     An empty variable is not a permission: `InvalidError`, as for any text that is not a key.
@@ -83,24 +83,26 @@ def signers(session: ProjectSession, given: str | None) -> Collection[PlanKey] |
     policy = session.policy()
     if policy.plan_keys is not None:
         return policy.plan_keys
-    given = os.environ.get(VARIABLE) if given is None else given
-    return None if given is None else keys_of(given)
+    signer = os.environ.get(VARIABLE) if signer is None else signer
+    return None if signer is None else keys_of(signer)
 
 
 def check_options() -> None:
     """`InvalidError` for options that have no effect on a saved plan."""
     ctx = click.get_current_context()
-    given = [
+    ineffective = [
         max(p.opts, key=len)
         for p in ctx.command.params
         if p.name
         and p.name not in SENSIBLE
         and ctx.get_parameter_source(p.name) is ParameterSource.COMMANDLINE
     ]
-    if given:
-        names = ", ".join(f"`{name}`" for name in given)
+    if ineffective:
+        names = ", ".join(f"`{name}`" for name in ineffective)
         hint = (
-            "give it to `fleetform plan --out FILE`" if len(given) == 1 else "give them to `fleetform plan`"
+            "give it to `fleetform plan --out FILE`"
+            if len(ineffective) == 1
+            else "give them to `fleetform plan`"
         )
         raise failed("usage", f"{names} has no effect on a saved plan", hint)
 

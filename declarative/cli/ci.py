@@ -113,8 +113,8 @@ def approved(session: ProjectSession, *, out: Path, name: str, request: int | No
     if number is None:
         hint = "name it: `--pull-request N`; a commit without one has to be approved otherwise"
         raise failed("not-approved", "no merged pull request brought this commit", hint)
-    found = _ours(forge, number, name)
-    if found is None:
+    comment = _ours(forge, number, name)
+    if comment is None:
         hint = "let the pull request's job run `fleetform ci comment` before it is merged"
         raise failed("not-approved", f"pull request {number} has no plan in its comments", hint)
     commits = () if request else since_last_apply(session)
@@ -126,7 +126,7 @@ def approved(session: ProjectSession, *, out: Path, name: str, request: int | No
             # By number: the oldest comes first among names that are sorted.
             out.with_name(f"{out.name}.{at:04}").write_text(old.body, encoding="utf-8")
             written.append(f"{other} ({out.name}.{at:04})")
-    out.write_text(found.body, encoding="utf-8")
+    out.write_text(comment.body, encoding="utf-8")
     sys.stderr.write(f"the plan of pull request {number} is in {out}\n")
     if written:
         sys.stderr.write(f"what may be left of earlier ones is carried out too: {', '.join(written)}\n")
@@ -187,7 +187,7 @@ def issue(report: Path, title: str, name: str, *, solved: bool) -> int:
 
     body = _body(report, name)
     forge = forge_of_job()
-    old = next((found for found in forge.issues() if _is_marked(found, name)), None)
+    old = next((issue for issue in forge.issues() if _is_marked(issue, name)), None)
     if not solved:
         sys.stderr.write(f"issue: {clean(forge.write_issue(title, body, old))}\n")
     elif old:
@@ -205,7 +205,7 @@ def _is_marked(comment: Comment, name: str) -> bool:
 
 
 def _ours(forge: GitHub | GitLab, request: int, name: str) -> Comment | None:
-    return next((found for found in forge.comments(request) if _is_marked(found, name)), None)
+    return next((comment for comment in forge.comments(request) if _is_marked(comment, name)), None)
 
 
 def _body(report: Path, name: str) -> str:
@@ -225,13 +225,13 @@ def _body(report: Path, name: str) -> str:
 
 def _json(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size < MOST_BYTES * 4 else None
+        plan = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size < MOST_BYTES * 4 else None
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or "diagnostics" not in found:
+        plan = None
+    if not isinstance(plan, dict) or "diagnostics" not in plan:
         hint = "write one: `fleetform plan --report plan.json`"
         raise failed("not-a-report", f"`{path}` is no plan as JSON", hint)
-    return found
+    return plan
 
 
 def _append(file: str | None, text: str) -> None:

@@ -87,8 +87,8 @@ def _documents(ctx: click.Context) -> Iterator[Mapping[str, Any]]:
         if time.monotonic() > end:
             return
         with contextlib.suppress(OSError, ValueError):
-            found = path.lstat()  # opening a pipe would wait for whoever writes into it
-            if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+            status = path.lstat()  # opening a pipe would wait for whoever writes into it
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
                 continue
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             with os.fdopen(descriptor, "rb") as file:
@@ -99,13 +99,13 @@ def _documents(ctx: click.Context) -> Iterator[Mapping[str, Any]]:
 
 def _tasks(ctx: click.Context) -> dict[str, int]:
     """Every task that is declared or has run, with the number of its ranks."""
-    found = dict(_declared(ctx))
+    counts = dict(_declared(ctx))
     for address in _recorded(ctx):
         if address.startswith("rank/"):
             task, _, rank = address.removeprefix("rank/").rpartition("-")
             if rank.isdecimal():
-                found[task] = max(found.get(task, 0), int(rank) + 1)
-    return found
+                counts[task] = max(counts.get(task, 0), int(rank) + 1)
+    return counts
 
 
 def addresses(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
@@ -189,8 +189,8 @@ def ranks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[A
     task, slash, _ = incomplete.partition("/")
     if not slash:
         return _matching(known, incomplete)
-    found = [f"{task}/{rank}" for rank in range(min(known.get(task, 0), MOST_RANKS))]
-    return [text for text in found if text.startswith(incomplete)]  # in their order
+    addresses = [f"{task}/{rank}" for rank in range(min(known.get(task, 0), MOST_RANKS))]
+    return [text for text in addresses if text.startswith(incomplete)]  # in their order
 
 
 # -------------------------------------------------------------------------------------- the command
@@ -218,9 +218,9 @@ def completion_command(ctx: click.Context, shell: str) -> int:
 
     from declarative.cli.output import emit_text
 
-    found = get_completion_class(shell)
-    assert found is not None
+    script = get_completion_class(shell)
+    assert script is not None
     emit_text(
-        INSTALL[shell] + found(ctx.find_root().command, {}, "fleetform", "_FLEETFORM_COMPLETE").source()
+        INSTALL[shell] + script(ctx.find_root().command, {}, "fleetform", "_FLEETFORM_COMPLETE").source()
     )
     return 0

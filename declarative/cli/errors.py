@@ -159,7 +159,7 @@ def usage(error: click.UsageError, typed: Sequence[str]) -> Failed:
     summary = re.sub(r"'([^'`]*)'", r"`\1`", error.format_message().rstrip("."))
     summary = re.sub(r"\s+", " ", summary[:1].lower() + summary[1:])
     summary = re.sub(
-        r"^(invalid value for .*?: )([A-Z][a-z])", lambda found: found[1] + found[2].lower(), summary
+        r"^(invalid value for .*?: )([A-Z][a-z])", lambda match: match[1] + match[2].lower(), summary
     )
     hint = None
     words = [*takewhile(lambda word: word != "--", typed)]

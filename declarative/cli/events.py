@@ -39,7 +39,7 @@ def targets(session: ProjectSession) -> tuple[list[Webhook], tuple[Diagnostic, .
     from declarative.serve.webhooks import Webhook
 
     policy = session.policy()
-    found: list[Webhook] = []
+    webhooks: list[Webhook] = []
     faults: list[Diagnostic] = []
     for hook in session.current.project.notify:
         try:
@@ -55,8 +55,8 @@ def targets(session: ProjectSession) -> tuple[list[Webhook], tuple[Diagnostic, .
         except InvalidError as error:
             faults += error.diagnostics
         else:
-            found.append(Webhook(hook, url, secret))
-    return found, tuple(faults)
+            webhooks.append(Webhook(hook, url, secret))
+    return webhooks, tuple(faults)
 
 
 def _value(variable: str, name: str, refused: str | None) -> str:
@@ -108,9 +108,9 @@ def notifying(session: ProjectSession) -> Iterator[Callable[[Round], None]]:
         hooks = session.current.project.notify
         if leads.is_set() and hooks:
             with _going_on(session, say_new):
-                found, faults = targets(session)
+                webhooks, faults = targets(session)
                 say_new(faults)
-                deliveries.tick(found, {hook.name for hook in hooks})
+                deliveries.tick(webhooks, {hook.name for hook in hooks})
 
     def run() -> None:
         while not over.wait(TELLING):
@@ -131,7 +131,7 @@ def deliver_once(session: ProjectSession, store: Store) -> bool:
     """Deliver to all webhooks all events that they lack; whether each has all of them."""
     from declarative.serve.webhooks import deliver
 
-    found, faults = targets(session)
+    webhooks, faults = targets(session)
     say(faults)
     store.hooks.keep(hook.name for hook in session.current.project.notify)
     failures: dict[str, str] = {}
@@ -141,7 +141,7 @@ def deliver_once(session: ProjectSession, store: Store) -> bool:
         if why is not None:
             failures[target.hook.name] = why
 
-    threads = [threading.Thread(target=run, args=(target,)) for target in found]
+    threads = [threading.Thread(target=run, args=(target,)) for target in webhooks]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -210,11 +210,11 @@ def events_command(
     cursor = _start(session, desired, since)
     while True:
         with session.state.read_anew(desired) as store:
-            found, lineage = store.events(cursor), store.lineage()
-        if wanted := [event for event in found if _is_wanted(event, types)]:
-            _print(wanted, lineage, as_json=as_json)
-        if found:
-            cursor = found[-1].id
+            events, lineage = store.events(cursor), store.lineage()
+        if chosen := [event for event in events if _is_wanted(event, types)]:
+            _print(chosen, lineage, as_json=as_json)
+        if events:
+            cursor = events[-1].id
         elif not follow:
             return 0
         else:

@@ -96,11 +96,11 @@ def _explain(
     from declarative.planner.explain import Explainer
 
     kind, name = _parse(target)
-    desired, renames, _, seen = observe(session, requested, offline=offline)
+    desired, renames, _, observation = observe(session, requested, offline=offline)
     asked = PlanRequest(
         desired=desired,
         recorded=renames.state,
-        inventory=seen.inventory,
+        inventory=observation.inventory,
         now=session.clock(),
         requested=frozenset(requested),
         reuse=reuse,
@@ -109,7 +109,9 @@ def _explain(
     )
     explainer = Explainer(asked, allowed_work(max_work, offline=offline))
     spent = session.state.open(desired, offline=offline).spent()
-    plan = part_of(lambda **_: explainer.plan, desired, renames.state, seen.inventory, ((), ()), spent=spent)
+    plan = part_of(
+        lambda **_: explainer.plan, desired, renames.state, observation.inventory, ((), ()), spent=spent
+    )
     diagnostics = in_order((*session.warnings, *renames.diagnostics, *plan.diagnostics))
     if not explainer.feasible:
         raise InvalidError(diagnostics)

@@ -142,23 +142,23 @@ def _of_backend(
     say(session.warnings)
     provider = _declared(session, desired, backend)
     say(_strangers(backend, regions, desired.backends[backend].regions))
-    wanted = {key: value if equals else None for key, equals, value in (t.partition("=") for t in tags)}
+    labels = {key: value if equals else None for key, equals, value in (t.partition("=") for t in tags)}
     kinds = KINDS.values() if only is None else [KINDS[only]]
     try:
-        found = {
-            kind: chosen(call(partial(provider.existing, kind)), regions, wanted, globs) for kind in kinds
+        things = {
+            kind: chosen(call(partial(provider.existing, kind)), regions, labels, globs) for kind in kinds
         }
     except ProviderError as error:
         raise failed("backend-unreadable", f"backend {backend}: {error.summary}", error.hint) from None
     drafts: list[Draft] = []
-    left: list[str] = []
-    if "node" in found:
-        drafts, left = fleets_of(found["node"], backend, _names(desired, "fleet"), fleet)
-    if "volume" in found:
-        more, others = volumes_of(found["volume"], backend, _names(desired, "volume"))
-        drafts, left = [*drafts, *more], [*left, *others]
+    skipped: list[str] = []
+    if "node" in things:
+        drafts, skipped = fleets_of(things["node"], backend, _names(desired, "fleet"), fleet)
+    if "volume" in things:
+        more, others = volumes_of(things["volume"], backend, _names(desired, "volume"))
+        drafts, skipped = [*drafts, *more], [*skipped, *others]
     heading = _heading(backend, {"region": regions, "tag": tags, "name": globs})
-    return text_of(drafts, "\n".join([heading, *left]))
+    return text_of(drafts, "\n".join([heading, *skipped]))
 
 
 def _strangers(backend: str, asked: Sequence[str], declared: Sequence[str]) -> tuple[Diagnostic, ...]:
@@ -224,7 +224,7 @@ def _of_hosts(
         raise failed("usage", "there are no hosts to import", hint)
     common = {key: asked[key] for key in ("user", "identity_file") if asked[key]}
     desired = declared(session) or Desired()
-    every = [host for found in groups.values() for host in found]
+    every = [host for group in groups.values() for host in group]
     backends = []
     if ssh_config is not None and SSH not in desired.backends:
         options = {"ssh_config": str(ssh_config)}
@@ -381,8 +381,8 @@ def _converted(session: ProjectSession, source: str, names: tuple[str, ...]) -> 
     text = text_of(drafts, heading)
     documents = read(text, "imported.yaml")
     known = {(fault.code, fault.summary, fault.span) for fault in faults}
-    found = _project(session, files, documents)[1]
-    new = [fault for fault in found if (fault.code, fault.summary, fault.span) not in known]
+    errors = _project(session, files, documents)[1]
+    new = [fault for fault in errors if (fault.code, fault.summary, fault.span) not in known]
     say(_left_to_do(new, documents, drafts))
     return text
 
@@ -397,8 +397,8 @@ def _project(
     try:
         return session.load(look="names", without=without, more=more).desired, ()
     except InvalidError as error:
-        found = (d for d in error.diagnostics if d.severity is Severity.ERROR and d.code != "no-documents")
-        return Desired(), tuple(found)
+        errors = (d for d in error.diagnostics if d.severity is Severity.ERROR and d.code != "no-documents")
+        return Desired(), tuple(errors)
 
 
 def _left_to_do(

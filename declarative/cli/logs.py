@@ -117,7 +117,7 @@ def logs_command(
     from declarative.render.data import iso_ms
 
     desired = declared(session, some=True)
-    task, wanted = parse_target(target, rank)
+    task, only_rank = parse_target(target, rank)
     store = session.state.open(desired)
     state = store.read()
     state = observed(session, desired, state) if state.intents else state
@@ -125,7 +125,9 @@ def logs_command(
     if previous and attempt is not None:
         summary = "`--attempt` and `--previous` both say which attempt"
         raise failed("usage", summary, "write one of the two")
-    records = _earlier(store, state, task, wanted, attempt) if earlier else find_ranks(state, task, wanted)
+    records = (
+        _earlier(store, state, task, only_rank, attempt) if earlier else find_ranks(state, task, only_rank)
+    )
     if follow and not all(state.get("rank", r.address.name) == r for r in records):
         raise failed(
             "usage", "an earlier attempt has ended: there is nothing to follow", "leave out `--follow`"
@@ -144,8 +146,8 @@ def logs_command(
 
         def look() -> tuple[list[Record], State]:
             state = store.read()
-            found = [r for r in ranks_of(state, task) if wanted in (None, r.rank.rank)]
-            return [r for r in found if attempt in (None, r.generation)], state
+            records = [r for r in ranks_of(state, task) if only_rank in (None, r.rank.rank)]
+            return [r for r in records if attempt in (None, r.generation)], state
 
         def source(record: Record, state: State) -> LogSource | None:
             node = node_of(record, state)
@@ -172,26 +174,28 @@ def _node(record: Record, state: State) -> Record:
     return node
 
 
-def _earlier(store: Store, state: State, task: str, wanted: int | None, attempt: int | None) -> list[Record]:
+def _earlier(
+    store: Store, state: State, task: str, only_rank: int | None, attempt: int | None
+) -> list[Record]:
     """The ranks of a task as they were in an attempt, or each in the one before its last; `InvalidError` if
     there is none, or if its node is gone.
     """
     from declarative.model.state import machine_name, never_ran
 
-    before = [one for one in store.earlier_attempts(task) if wanted in (None, one.record.rank.rank)]
+    attempts = [one for one in store.earlier_attempts(task) if only_rank in (None, one.record.rank.rank)]
     last = {
-        r.rank.rank: r for r in ranks_of(state, task) if wanted in (None, r.rank.rank) and not never_ran(r)
+        r.rank.rank: r for r in ranks_of(state, task) if only_rank in (None, r.rank.rank) and not never_ran(r)
     }
     chosen: dict[int, EarlierAttempt] = {}
-    for one in before:
+    for one in attempts:
         rank, number = one.record.rank.rank, one.record.generation
         # A rank without a record is between two attempts.
         is_earlier = rank not in last or number < last[rank].generation
         if number == attempt or (attempt is None and is_earlier):
             chosen[rank] = one
-    found = [record for record in last.values() if record.generation == attempt]
-    if not chosen and not found:
-        numbers = sorted({r.generation for r in (*last.values(), *(one.record for one in before))})
+    recorded = [record for record in last.values() if record.generation == attempt]
+    if not chosen and not recorded:
+        numbers = sorted({r.generation for r in (*last.values(), *(one.record for one in attempts))})
         which = f"attempt {attempt}" if attempt is not None else "earlier attempt"
         hint = f"its attempts are {', '.join(map(str, numbers))}" if numbers else "it has not run"
         raise failed("unknown-attempt", f"task/{task} has no {which} that is remembered", hint)
@@ -207,7 +211,7 @@ def _earlier(store: Store, state: State, task: str, wanted: int | None, attempt:
             )
             for record in lost
         )
-    return sorted((*found, *(one.record for one in chosen.values())), key=lambda r: r.rank.rank)
+    return sorted((*recorded, *(one.record for one in chosen.values())), key=lambda r: r.rank.rank)
 
 
 def _say_retry(session: ProjectSession, desired: Desired | None, state: State, task: str) -> None:

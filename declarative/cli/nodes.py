@@ -82,14 +82,14 @@ def exec_command(session: ProjectSession, target: str, rank: int | None, words: 
     connection was lost. On ssh hosts it is the system's `ssh` that connects.
     """
     desired = declared(session)
-    task, wanted = parse_target(target, rank)
+    task, only_rank = parse_target(target, rank)
     state = session.state.open(desired).read()
     state = observed(session, desired, state) if state.intents else state
-    found = find_ranks(state, task, wanted)
-    if len(found) > 1:
-        hint = f"write `{task}/0`; its ranks are 0 to {len(found) - 1}"
-        raise failed("usage", f"task/{task} has {len(found)} ranks", hint)
-    record = found[0]
+    records = find_ranks(state, task, only_rank)
+    if len(records) > 1:
+        hint = f"write `{task}/0`; its ranks are 0 to {len(records) - 1}"
+        raise failed("usage", f"task/{task} has {len(records)} ranks", hint)
+    record = records[0]
     backends = session.backends(desired, state)
     node = _node(state, record)
     attempt = _running_attempt(backends, node, record)
@@ -102,9 +102,9 @@ def _node(state: State, record: Record) -> Record:
     node = state.node_of_rank(record.address.name)
     if node is None:
         node = node_of(record, state)
-        seen = state.ranks.get(record.address.name)
-        if node is None or (seen and seen.state.ended):
-            raise _ended(record, seen.state.value if seen else "ended")
+        status = state.ranks.get(record.address.name)
+        if node is None or (status and status.state.ended):
+            raise _ended(record, status.state.value if status else "ended")
     return node
 
 
@@ -151,8 +151,8 @@ def terminal_on(
     tty = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     with contextlib.ExitStack() as stack:
         try:
-            found = backends.get(node.backend).terminal(node, attempt, words, tty=tty)
-            terminal = stack.enter_context(found)
+            opened = backends.get(node.backend).terminal(node, attempt, words, tty=tty)
+            terminal = stack.enter_context(opened)
         except ProviderError as error:
             raise failed("backend", error.summary, error.hint) from None
         yield terminal
@@ -341,13 +341,13 @@ def stop_command(session: ProjectSession, target: str, lock_timeout: float | Non
             progress.rank(f"rank/{name}", status.state.value, status.cause)
 
         before = writer.state()
-        seen = look(before, backends, offers=False)
+        observation = look(before, backends, offers=False)
         with contextlib.suppress(VanishedError):  # what is there can be stopped; `apply` asks about the rest
-            check_vanished(before, seen.inventory)
-            settle(writer, backends, seen, session.clock, note, ending=True)
-        silent = seen.inventory.silent
+            check_vanished(before, observation.inventory)
+            settle(writer, backends, observation, session.clock, note, ending=True)
+        silent = observation.inventory.silent
         state = writer.state()
-        strays = [o for o in seen.orphans if _is_rank_of(o.thing.address, task)]
+        strays = [o for o in observation.orphans if _is_rank_of(o.thing.address, task)]
         # Beside what runs unrecorded, nothing waits: `apply` refuses to start the task a second time.
         want = desired.tasks.get(task) if desired and state.lineage and not strays else None
         if not ranks_of(state, task) and not strays and want is None:
@@ -362,8 +362,8 @@ def stop_command(session: ProjectSession, target: str, lock_timeout: float | Non
         stop_task(writer, backends, task, session.clock, note, want=want, silent=silent)
         results = delete_orphans(strays, state, backends, progress, threading.Event())
         state = writer.state()
-    left = _report_stop(state, task, silent, want, session.clock())
-    return 4 if left or any(result.outcome != "done" for result in results) else 0
+    unstopped = _report_stop(state, task, silent, want, session.clock())
+    return 4 if unstopped or any(result.outcome != "done" for result in results) else 0
 
 
 def _report_stop(
@@ -374,8 +374,8 @@ def _report_stop(
     from declarative.model.status import RankState
 
     names = ranks_of(state, task)
-    left = [name for name in names if not state.has_ended(name)]
-    for name in left:
+    unstopped = [name for name in names if not state.has_ended(name)]
+    for name in unstopped:
         sys.stderr.write(f"{_left(state, task, name, silent, now)}\n")
     asked = [str(i.address) for i in state.intents if i.op == "create" and _is_rank_of(i.address, task)]
     for address in asked:
@@ -383,10 +383,10 @@ def _report_stop(
         sys.stderr.write(f"{why}. Once its node answers: `fleetform stop {task}`\n")
     if names:
         how = state_of(state, task)
-        again = want and how is not RankState.STOPPED and (want.spec.retry.on_events or want.spec.schedule)
-        then = ", and does not start again by itself" if again else ""
+        restarts = want and how is not RankState.STOPPED and (want.spec.retry.on_events or want.spec.schedule)
+        then = ", and does not start again by itself" if restarts else ""
         emit_text(f"task/{task} {is_or_has(how.value)}{then}.\n")
-    return [*left, *asked]
+    return [*unstopped, *asked]
 
 
 def _is_rank_of(address: Address, task: str) -> bool:
@@ -403,8 +403,8 @@ def _left(state: State, task: str, name: str, silent: Mapping[str, Silence], now
         return f"rank/{name} could not be stopped: its node is not known (`fleetform status`)"
     silence = silent.get(node.address.name)
     if silence is None:
-        seen = state.readiness.get(node.address.name)
-        why = f" ({seen.reason})" if seen and seen.reason else ""
+        readiness = state.readiness.get(node.address.name)
+        why = f" ({readiness.reason})" if readiness and readiness.reason else ""
         return clean(
             f"rank/{name} could not be stopped: {node.address} cannot be asked{why}. Once it answers: "
             f"`fleetform stop {task}`"

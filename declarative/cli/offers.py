@@ -93,12 +93,14 @@ def offers_command(
     """
     from declarative.render.listings import offers_json, offers_text
 
-    found, diagnostics = _find(session, fleet, offline=offline, **asked)
+    matching, diagnostics = _find(session, fleet, offline=offline, **asked)
     if as_json:
-        emit(offers_json(found, diagnostics))
+        emit(offers_json(matching, diagnostics))
     else:
         say(diagnostics)
-        show_paged(offers_text(found, everything=everything, color=out_style()["color"]), paged=not no_pager)
+        show_paged(
+            offers_text(matching, everything=everything, color=out_style()["color"]), paged=not no_pager
+        )
     return 1 if has_errors(diagnostics) else 0
 
 
@@ -115,8 +117,8 @@ def _find(
 
     desired = session.load().desired
     fleet = _fleet(desired, name)
-    wanted = _asked(desired, **asked)
-    names = backends_of(desired, fleet, wanted)
+    request = _asked(desired, **asked)
+    names = backends_of(desired, fleet, request)
     if fleet is not None and not names:
         uses = ", ".join(backends_of(desired, fleet, OfferQuery()))
         raise failed("usage", f"fleet/{fleet.name} does not use that backend", f"it uses {uses}")
@@ -126,10 +128,10 @@ def _find(
     offers, faults = known_offers(backends, names, answers)
     here = not offline and any(is_local(desired, name) for name in names)
     own = own_gpus(backends) if here else None
-    found = matching_offers(
-        desired, fleet, wanted, Inventory(offers=offers, own_gpus=own, diagnostics=tuple(faults))
+    matching = matching_offers(
+        desired, fleet, request, Inventory(offers=offers, own_gpus=own, diagnostics=tuple(faults))
     )
-    return found, in_order((*session.warnings, *faults, *found.diagnostics))
+    return matching, in_order((*session.warnings, *faults, *matching.diagnostics))
 
 
 def _asked(

@@ -46,12 +46,12 @@ class Seconds(click.ParamType[float]):
 
         if re.fullmatch(r"\d{1,9}(\.\d+)?", str(value)):
             return float(value)
-        found = None
+        seconds = None
         with contextlib.suppress(BadValueError):
-            found = Duration.parse(value).seconds
-        if found is None:
+            seconds = Duration.parse(value).seconds
+        if seconds is None:
             self.fail(f"`{value}` is not a duration; write seconds, or `30s`, `10m`", param, ctx)
-        return float(found)
+        return float(seconds)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, and nothing else.")
@@ -275,8 +275,8 @@ def parse_target(text: str, rank: int | None = None) -> tuple[str, int | None]:
 
 def ranks_of(state: State, task: str) -> list[Record]:
     """The recorded ranks of a task, by rank."""
-    found = [r for r in state.of("rank") if r.rank.task == task]
-    return sorted(found, key=lambda r: r.rank.rank)
+    records = [r for r in state.of("rank") if r.rank.task == task]
+    return sorted(records, key=lambda r: r.rank.rank)
 
 
 def find_ranks(state: State, task: str, rank: int | None) -> list[Record]:
@@ -291,11 +291,11 @@ def find_ranks(state: State, task: str, rank: int | None) -> list[Record]:
     if all(map(never_ran, records)):
         hint = f"`fleetform apply --replace task/{task}` starts it"
         raise failed("not-run", f"task/{task} was stopped before it ran", hint)
-    found = [r for r in records if rank in (None, r.rank.rank)]
-    if not found:
+    chosen = [r for r in records if rank in (None, r.rank.rank)]
+    if not chosen:
         hint = f"its ranks are 0 to {len(records) - 1}" if records[1:] else "its only rank is 0"
         raise failed("unknown-rank", f"task/{task} has no rank {rank}", hint)
-    return found
+    return chosen
 
 
 def is_or_has(state: str) -> str:
@@ -384,9 +384,9 @@ def state_errors(function: F) -> F:
     return cast("F", run)
 
 
-def check_refresh(refresh_only: bool, given: Iterable[object]) -> None:
-    """`InvalidError` if an option that is `given` beside `--refresh-only` changes what is done."""
-    if refresh_only and any(given):
+def check_refresh(refresh_only: bool, others: Iterable[object]) -> None:
+    """`InvalidError` if one of the `others` is given beside `--refresh-only`: they change what is done."""
+    if refresh_only and any(others):
         hint = "leave the other options out, or `--refresh-only`"
         raise failed("usage", "`--refresh-only` does nothing but to look and to record", hint)
 

@@ -48,27 +48,27 @@ def adopt(session: ProjectSession, address: str | None, made: str | None, lock_t
     desired = session.declared()
     store = session.state.open(desired, write=address is not None, create=False)
     if address is None:
-        found, faults = _orphans(session, desired, store.read())
+        orphans, faults = _orphans(session, desired, store.read())
         say(faults)
-        emit_text(_lines(found) or f"There are no orphans{NONE}")
+        emit_text(_lines(orphans) or f"There are no orphans{NONE}")
         return 0
-    wanted = parse(address)
+    target = parse(address)
     with session.state.lock(store, "state adopt", lock_timeout) as writer:
         state = writer.state()
-        _check_free(state, wanted)
-        found, faults = _orphans(session, desired, state)
+        _check_free(state, target)
+        orphans, faults = _orphans(session, desired, state)
         say(faults)
-        few = matching(found, wanted, made)
-        if len(few) != 1:
-            raise _none(address, few, found)
-        if wanted.kind == "rank":
-            _adopt_rank(writer, few[0], found, state)
+        matches = matching(orphans, target, made)
+        if len(matches) != 1:
+            raise _none(address, matches, orphans)
+        if target.kind == "rank":
+            _adopt_rank(writer, matches[0], orphans, state)
         else:
-            writer.adopt(_whole_record(few[0], state))
-        if wanted.kind == "node":
-            writer.set_idle(wanted.name, session.clock())
-        writer.log("adopt", wanted)
-    emit_text(f"Adopted: {_name(few[0])}\n")
+            writer.adopt(_whole_record(matches[0], state))
+        if target.kind == "node":
+            writer.set_idle(target.name, session.clock())
+        writer.log("adopt", target)
+    emit_text(f"Adopted: {_name(matches[0])}\n")
     return 0
 
 
@@ -106,7 +106,7 @@ def _check_free(state: State, address: Address) -> None:
         raise failed("open-intent", f"the result of an earlier call for {address} is not known", hint)
 
 
-def _adopt_rank(writer: Writer, orphan: Orphan, found: Sequence[Orphan], state: State) -> None:
+def _adopt_rank(writer: Writer, orphan: Orphan, orphans: Sequence[Orphan], state: State) -> None:
     """Record a running rank with its blocks and attachments, as it was started."""
     from declarative.apply.orphans import as_rank
 
@@ -115,7 +115,7 @@ def _adopt_rank(writer: Writer, orphan: Orphan, found: Sequence[Orphan], state: 
     if intent is None:
         summary = f"{rank} cannot be adopted: this state's history does not tell what {orphan.id} runs"
         raise failed("usage", summary, f"stop it: `fleetform stop {task}`")
-    records = as_rank(orphan, found, intent, state)
+    records = as_rank(orphan, orphans, intent, state)
     missing = intent.needs - {r.address for r in records} - set(state.records)
     if missing:
         summary = f"{rank} cannot be adopted: it needs {min(missing)}, which is not recorded"
@@ -127,13 +127,13 @@ def _adopt_rank(writer: Writer, orphan: Orphan, found: Sequence[Orphan], state: 
             writer.adopt(record)
 
 
-def _none(address: str, few: Sequence[Orphan], found: Sequence[Orphan]) -> InvalidError:
-    if few:
-        ids = ", ".join(o.id for o in few)
+def _none(address: str, matches: Sequence[Orphan], orphans: Sequence[Orphan]) -> InvalidError:
+    if matches:
+        ids = ", ".join(o.id for o in matches)
         return failed(
-            "usage", f"{len(few)} orphans have the address {address}", f"say which: `--id` with {ids}"
+            "usage", f"{len(matches)} orphans have the address {address}", f"say which: `--id` with {ids}"
         )
-    names = ", ".join(sorted({str(o.thing.address) for o in found})[:5]) or "there are none"
+    names = ", ".join(sorted({str(o.thing.address) for o in orphans})[:5]) or "there are none"
     return failed("unknown-address", f"`{address}` is not an orphan", f"orphans: {names}")
 
 
@@ -143,9 +143,9 @@ def destroy_orphans(run: Run, output: RunOutput, consent: Consent, lock_timeout:
 
     with run.session.state.lock(run.store, run.doing, lock_timeout) as writer:
         state = writer.state()
-        found, faults = _orphans(run.session, run.desired, state)
-        going = [o for o in found if not is_protected(o)]
-        staying = [str(o.thing.address) for o in found if is_protected(o)]
+        orphans, faults = _orphans(run.session, run.desired, state)
+        going = [o for o in orphans if not is_protected(o)]
+        staying = [str(o.thing.address) for o in orphans if is_protected(o)]
         _show(output, going, faults)
         if not going:
             output.say_protected(staying, ADOPT_FIRST)
@@ -187,14 +187,14 @@ def _orphans(
     from declarative.model.diagnostic import in_order, located
 
     backends = session.backends(desired, state)
-    seen = look(state, backends, offers=False, every=True)
-    faults = located(seen.inventory.diagnostics, desired.places if desired else {})
-    return seen.orphans, tuple(d for d in in_order(faults) if d.code == "backend-unreadable")
+    observation = look(state, backends, offers=False, every=True)
+    faults = located(observation.inventory.diagnostics, desired.places if desired else {})
+    return observation.orphans, tuple(d for d in in_order(faults) if d.code == "backend-unreadable")
 
 
 def _name(orphan: Orphan) -> str:
     return f"{orphan.thing.address}  {orphan.id}" if orphan.id else str(orphan.thing.address)
 
 
-def _lines(found: Sequence[Orphan]) -> str:
-    return "".join(f"  {_name(o)}\n" for o in found)
+def _lines(orphans: Sequence[Orphan]) -> str:
+    return "".join(f"  {_name(o)}\n" for o in orphans)

@@ -263,13 +263,13 @@ def check_writable(name: str, what: str, is_ours: Callable[[Path], bool]) -> Non
     """
     path = Path(name)
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise failed("unwritable", f"`{path.parent}` is not a directory", "make it first") from None
         return
     except OSError as error:
         raise failed("unwritable", f"`{name}` cannot be written: {error.strerror}") from None
-    if not stat.S_ISREG(found.st_mode) or (found.st_size and not is_ours(path)):
+    if not stat.S_ISREG(status.st_mode) or (status.st_size and not is_ours(path)):
         summary = f"`{name}` exists, and is not a {what} of fleetform: it is left alone"
         raise failed("not-overwritten", summary, "name another file, or remove that one")

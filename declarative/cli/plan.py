@@ -201,28 +201,28 @@ def compute(
     key = _check_out(out, sign, offline=offline)
     if assume_empty and not offline:
         raise failed("usage", "`--assume-empty` reads no state, and a plan needs it", "add `--offline`")
-    check_refresh(refresh_only, given=(requested, targets, excludes, reuse, out, offline))
-    desired, renames, backends, seen = observe(
+    check_refresh(refresh_only, (requested, targets, excludes, reuse, out, offline))
+    desired, renames, backends, observation = observe(
         session, requested, offline=offline, assume_empty=assume_empty, rename=not refresh_only
     )
     state = renames.state
     if refresh_only:
-        plan = make_refresh_plan(desired, state, seen.inventory, session.clock())
+        plan = make_refresh_plan(desired, state, observation.inventory, session.clock())
     else:
-        wanted, work = frozenset(requested), allowed_work(max_work, offline=offline)
+        replaced, work = frozenset(requested), allowed_work(max_work, offline=offline)
         planned = partial(
             make_plan,
             desired,
             state,
-            seen.inventory,
+            observation.inventory,
             session.clock(),
-            requested=wanted,
+            requested=replaced,
             reuse=reuse,
             effort=effort,
             max_work=work,
         )
         spent = None if assume_empty else session.state.open(desired, offline=offline).spent()
-        plan = part_of(planned, desired, state, seen.inventory, (targets, excludes), spent=spent)
+        plan = part_of(planned, desired, state, observation.inventory, (targets, excludes), spent=spent)
         plan = allowing(replace(plan, scope=replace(plan.scope, moved=renames.moved)), allow_unplaced)
     if not offline:
         plan = foresee(plan, backends, desired.places, state, new_state=new_state)
@@ -236,7 +236,7 @@ def compute(
     if out is not None and plan.result != "error":
         from declarative.cli.plan_files import save
 
-        save(session, out, (plan, desired, state, seen.inventory), key)
+        save(session, out, (plan, desired, state, observation.inventory), key)
     return plan
 
 
@@ -322,6 +322,6 @@ def show_command(file: str, *, as_json: bool, reports: Reports, no_pager: bool) 
     if reports.printed != "text":
         reports.print(saved.plan)
     else:
-        found = diagnostics_text(saved.plan.diagnostics, color=out_style()["color"])
-        _print(saved.plan, paged=not no_pager, before=f"{origin(saved)}\n{found}")
+        diagnostics = diagnostics_text(saved.plan.diagnostics, color=out_style()["color"])
+        _print(saved.plan, paged=not no_pager, before=f"{origin(saved)}\n{diagnostics}")
     return 0

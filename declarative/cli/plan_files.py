@@ -95,34 +95,34 @@ def signer_of(name: str) -> Ed25519PrivateKey:
     return key
 
 
-def keys_of(given: str) -> tuple[PlanKey, ...]:
-    """Public keys: `given` is one, or names a file with one a line. `InvalidError` if there are none."""
-    text = given
-    if not given.strip():
+def keys_of(named: str) -> tuple[PlanKey, ...]:
+    """Public keys: `named` is one, or names a file with one a line. `InvalidError` if there are none."""
+    text = named
+    if not named.strip():
         summary = "no key may sign plans: `--signed-by` or FLEETFORM_SIGNED_BY is empty"
         raise failed("plan-key", summary, "name a file with public keys, or unset the variable")
-    if not given.strip().startswith("ssh-"):
+    if not named.strip().startswith("ssh-"):
         try:
-            text = _read(Path(given)).decode(errors="replace")
+            text = _read(Path(named)).decode(errors="replace")
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or "it is not the name of a file"
             hint = "name a file with public keys, or write one: `ssh-ed25519 AAAA…`"
             raise failed("plan-key", f"the keys that may sign plans cannot be read: {why}", hint) from None
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     try:
-        found = tuple(PlanKey.parse(line) for line in lines)
+        keys = tuple(PlanKey.parse(line) for line in lines)
     except BadValueError:
-        found = ()
-    if not found:  # its content is not shown: it may be a private key
+        keys = ()
+    if not keys:  # its content is not shown: it may be a private key
         raise failed("plan-key", "the key that may sign plans is not a public Ed25519 key", PlanKey.HINT)
-    return found
+    return keys
 
 
 def sign(content: bytes, key: Ed25519PrivateKey) -> bytes:
     """The signature of a plan, as a file."""
     public = _string(_KIND) + _string(key.public_key().public_bytes_raw())
-    made = key.sign(_signed(NAMESPACE, b"", b"sha512", content))
-    parts = (public, NAMESPACE, b"", b"sha512", _string(_KIND) + _string(made))
+    signature = key.sign(_signed(NAMESPACE, b"", b"sha512", content))
+    parts = (public, NAMESPACE, b"", b"sha512", _string(_KIND) + _string(signature))
     blob = _MAGIC + (1).to_bytes(4, "big") + b"".join(map(_string, parts))
     text = base64.b64encode(blob)
     lines = [text[at : at + 70] for at in range(0, len(text), 70)]
@@ -187,13 +187,13 @@ def _parse(armored: bytes, content: bytes) -> tuple[bytes, bytes, bytes]:
         raise ValueError("it is damaged") from None
     if not blob.startswith(_MAGIC + (1).to_bytes(4, "big")):
         raise ValueError("it is of another version")
-    public, namespace, reserved, algorithm, made = _strings(blob[len(_MAGIC) + 4 :], 5)
+    public, namespace, reserved, algorithm, signature_blob = _strings(blob[len(_MAGIC) + 4 :], 5)
     if namespace != NAMESPACE:
         raise ValueError(f"it was made for something else; `-n {NAMESPACE.decode()}` is for plans")
     if algorithm not in (b"sha256", b"sha512"):
         raise ValueError("its hash is neither sha256 nor sha512")
     kind, key = _strings(public, 2)
-    also, signature = _strings(made, 2)
+    also, signature = _strings(signature_blob, 2)
     if (kind, also) != (_KIND, _KIND):
         raise ValueError("its key is not of the kind ssh-ed25519")
     return key, signature, _signed(namespace, reserved, algorithm, content)
@@ -246,7 +246,7 @@ def check_target(name: str) -> None:
 def save(
     session: ProjectSession,
     name: str,
-    found: tuple[Plan, Desired, State, Inventory],
+    planned: tuple[Plan, Desired, State, Inventory],
     key: Ed25519PrivateKey | None = None,
 ) -> None:
     """Put a plan with all that `apply` needs into a file of mode 0600, in one step; then its signature beside
@@ -255,7 +255,7 @@ def save(
     from declarative.planner.facts import facts_used
     from declarative.render.data import iso
 
-    plan, desired, state, inventory = found
+    plan, desired, state, inventory = planned
     saved = SavedPlan(
         plan=plan,
         facts=facts_used(plan, state, inventory),

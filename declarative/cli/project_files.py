@@ -61,11 +61,11 @@ def fmt_command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: b
     for target, name in targets.items():
         with _reporting(name, findings):
             changed += _one(name, target, findings, known.pop(name, None), check=check, diff=diff)
-    found = in_order(findings.items)
-    if any(item.severity is Severity.ERROR for item in found):
-        raise InvalidError(found)
-    if found:
-        say(found)
+    diagnostics = in_order(findings.items)
+    if any(item.severity is Severity.ERROR for item in diagnostics):
+        raise InvalidError(diagnostics)
+    if diagnostics:
+        say(diagnostics)
     return 1 if check and changed else 0
 
 
@@ -197,8 +197,8 @@ def _diff(old: str, new: str, name: str) -> Iterator[str]:
     """A unified diff; what cannot be seen, or turns what can, is shown as its escape."""
     from declarative.model.text import clean
 
-    found = difflib.unified_diff(_lines(old), _lines(new), f"a/{name}", f"b/{name}")
-    for line in found:
+    diff = difflib.unified_diff(_lines(old), _lines(new), f"a/{name}", f"b/{name}")
+    for line in diff:
         shown = "\t".join(map(clean, line.removesuffix("\n").split("\t")))
         yield f"{shown}\n" if line.endswith("\n") else f"{shown}\n\\ No newline at end of file\n"
 

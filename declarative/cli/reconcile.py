@@ -138,21 +138,23 @@ def approve_command(session: ProjectSession, digests: tuple[str, ...], as_json: 
     from declarative.render.listings import approvals_json, approvals_text
 
     store = session.store(write=bool(digests))
-    waiting = [found.digest for found in store.approvals()]
-    for given in digests:
-        store.approve(_whole(given, waiting))
-    found = [a for a in store.approvals() if not digests or any(g in a.digest for g in digests)]
+    waiting = [approval.digest for approval in store.approvals()]
+    for beginning in digests:
+        store.approve(_whole(beginning, waiting))
+    approvals = [a for a in store.approvals() if not digests or any(d in a.digest for d in digests)]
     if as_json:
-        emit(approvals_json(found))
+        emit(approvals_json(approvals))
     else:
-        emit_text(approvals_text(found))
+        emit_text(approvals_text(approvals))
     return 0
 
 
-def _whole(given: str, waiting: Sequence[str]) -> str:
+def _whole(beginning: str, waiting: Sequence[str]) -> str:
     """The one digest that begins so."""
-    found = [d for d in waiting if d.startswith(given) or d.removeprefix("sha256:").startswith(given)]
-    if len(found) != 1:
-        what = "several plans that wait begin" if found else "no plan that waits begins"
-        raise failed("unknown-digest", f"{what} with `{given}`", "list them: `fleetform approve`")
-    return found[0]
+    matching = [
+        d for d in waiting if d.startswith(beginning) or d.removeprefix("sha256:").startswith(beginning)
+    ]
+    if len(matching) != 1:
+        what = "several plans that wait begin" if matching else "no plan that waits begins"
+        raise failed("unknown-digest", f"{what} with `{beginning}`", "list them: `fleetform approve`")
+    return matching[0]

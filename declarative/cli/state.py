@@ -106,25 +106,25 @@ def check(session: ProjectSession, as_json: bool) -> int:
         raise failed("no-state", f"there is no state in {session.state.url(desired)}", NO_STATE)
     # If records do not hold what their kinds need, nothing else can be checked.
     state = store.read()
-    found = [_finding("state", line) for line in [*faults(state)] or store.check()]
-    compared = not found
-    found = found or _compared(session, state, desired)
+    findings = [_finding("state", line) for line in [*faults(state)] or store.check()]
+    compared = not findings
+    findings = findings or _compared(session, state, desired)
     if as_json:
-        emit({"format_version": 1, "sound": not found, "compared": compared, "findings": found})
+        emit({"format_version": 1, "sound": not findings, "compared": compared, "findings": findings})
     else:
-        _print_findings(found, compared=compared)
-    return 1 if found else 0
+        _print_findings(findings, compared=compared)
+    return 1 if findings else 0
 
 
-def _print_findings(found: Sequence[Mapping[str, Any]], *, compared: bool) -> None:
+def _print_findings(findings: Sequence[Mapping[str, Any]], *, compared: bool) -> None:
     from declarative.model.text import clean
 
-    for item in found:
+    for item in findings:
         parts = (item["address"], item["change"], item["detail"])
         emit_text(clean(": ".join(filter(None, parts))) + "\n")
     if not compared:
         sys.stderr.write("the backends were not asked: what is recorded contradicts itself\n")
-    if not found:
+    if not findings:
         emit_text("The state is sound.\n")
 
 
@@ -137,11 +137,11 @@ def _compared(session: ProjectSession, state: State, desired: Desired | None) ->
     from declarative.apply.backend_look import look
     from declarative.planner.inventory import shown_drift
 
-    seen = look(state, session.backends(desired, state), offers=False).inventory
-    drift = shown_drift(seen, desired) if desired else seen.drift
+    inventory = look(state, session.backends(desired, state), offers=False).inventory
+    drift = shown_drift(inventory, desired) if desired else inventory.drift
     return [
         *(_finding("backend", d.detail, d.address, d.change) for d in drift),
-        *(_finding("backend", d.summary) for d in seen.diagnostics if d.code not in NO_CONTRADICTION),
+        *(_finding("backend", d.summary) for d in inventory.diagnostics if d.code not in NO_CONTRADICTION),
     ]
 
 
@@ -165,11 +165,11 @@ def history(session: ProjectSession, addresses: tuple[str, ...], limit: int, as_
 
     for address in addresses:
         parse(address)
-    found = session.store().history(addresses, limit)
+    operations = session.store().history(addresses, limit)
     if as_json:
-        emit(history_json(found))
-    elif found:
-        emit_text(history_text(found, color=out_style()["color"]))
+        emit(history_json(operations))
+    elif operations:
+        emit_text(history_text(operations, color=out_style()["color"]))
     else:
         emit_text("Nothing was done yet.\n" if not addresses else "Nothing was done to it.\n")
     return 0

@@ -217,20 +217,20 @@ def listening(
     def title() -> str:
         return session.current.project.name or session.directory.resolve().name
 
-    seen = LatestState(title, _Watched(session, reload=interval is None), session.clock, interval)
-    metrics = Metrics(seen, loop=interval is not None)
+    latest = LatestState(title, _Watched(session, reload=interval is None), session.clock, interval)
+    metrics = Metrics(latest, loop=interval is not None)
 
     def observe(done: Round) -> None:
-        seen.observe(done)
+        latest.observe(done)
         metrics.observe(done)
 
     def observe_span(
         name: str, attributes: Mapping[str, str], seconds: float, error: BaseException | None
     ) -> None:
-        seen.alive()
+        latest.alive()
         metrics.observe_span(name, attributes, seconds, error)
 
-    server = _server(listen, token, seen, metrics)
+    server = _server(listen, token, latest, metrics)
     server.start()
     unregister = on_span_end(observe_span)
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
@@ -242,14 +242,14 @@ def listening(
         server.close()
 
 
-def _server(listen: Listen, token: str | None, seen: Any, metrics: Any) -> Server:
+def _server(listen: Listen, token: str | None, latest: Any, metrics: Any) -> Server:
     from declarative.serve.server import Server, Site, is_loopback
 
     if token is None and not is_loopback(listen.host):
         hint = f"put a token into {TOKEN} or `--token-file`, or listen at 127.0.0.1 behind a proxy"
         raise failed("usage", f"other machines reach `{listen.host}`, and there is no token", hint)
     try:
-        return Server(listen.host, listen.port, Site(seen, metrics, token))
+        return Server(listen.host, listen.port, Site(latest, metrics, token))
     except OSError as error:
         why = error.strerror or str(error)
         raise failed(

@@ -89,15 +89,15 @@ def is_changed(directory: Path, read: Iterable[str] = ()) -> bool:
             return False
         top = next(p for p in (here, *here.parents) if (p / ".git").exists())
         below = "" if here == top else f"{here.relative_to(top).as_posix()}/"
-        seen = (git / "index").stat()
-        tracked, staged = _index(git / "index", below, (seen.st_mtime_ns, seen.st_size))
+        status = (git / "index").stat()
+        tracked, staged = _index(git / "index", below, (status.st_mtime_ns, status.st_size))
         names = {name for name in tracked if name.startswith(below) and name.endswith(DOCUMENTS)}
         paths = (
             path for name in read for path in {Path(os.path.normpath(here / name)), (here / name).resolve()}
         )
         names.update(path.relative_to(top).as_posix() for path in paths if path.is_relative_to(top))
         known = ((top / name, tracked.get(name)) for name in names)
-        return staged or any(item is None or _differs(path, item, seen.st_mtime_ns) for path, item in known)
+        return staged or any(item is None or _differs(path, item, status.st_mtime_ns) for path, item in known)
     return False
 
 
@@ -175,12 +175,12 @@ def _differs(path: Path, known: _Tracked, compared: int) -> bool:
     been changed since without a trace.
     """
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return True
-    if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
         return False
-    if found.st_size == known.size and found.st_mtime_ns == known.mtime < compared:
+    if status.st_size == known.size and status.st_mtime_ns == known.mtime < compared:
         return False
     data = path.read_bytes()
     blob = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False)
@@ -192,8 +192,8 @@ def _of_branch(git: Path, branch: str) -> str | None:
     if (git / "commondir").is_file():
         common = git / _text(git / "commondir").strip()
     if ".." not in branch.split("/") and not branch.startswith("/") and (common / branch).is_file():
-        found = _text(common / branch).strip()
-        return found if _COMMIT.fullmatch(found) else None
+        commit = _text(common / branch).strip()
+        return commit if _COMMIT.fullmatch(commit) else None
     for line in _text(common / "packed-refs").splitlines():
         commit, _, name = line.partition(" ")
         if name == branch and _COMMIT.fullmatch(commit):

@@ -180,8 +180,8 @@ class Run:
         """Look, record what happened by itself, and plan: with a `permit`, only what it chooses. `timed`
         calls the planner with its own time.
         """
-        found = self.look_and_settle(writer)
-        desired, recorded, inventory = self.desired, found.recorded, found.inventory
+        settled = self.look_and_settle(writer)
+        desired, recorded, inventory = self.desired, settled.recorded, settled.inventory
         check_requested(requested, desired, recorded)
 
         def planned(**changes: Any) -> Plan:
@@ -209,15 +209,15 @@ class Run:
             spent=self.store.spent(),
             among="that is recorded" if self.doing == "destroy" else "in this project",
         )
-        plan = replace(plan, scope=replace(plan.scope, moved=found.renames.moved))
+        plan = replace(plan, scope=replace(plan.scope, moved=settled.renames.moved))
         plan = allowing(plan, self.options.allow_unplaced)
         if permit:
             plan = permit.choose(plan, observed_state(recorded, inventory), writer)
         if not self.options.accept_vanished:
-            check_vanished(found.renames.state, inventory, plan.actions)
-        note_lost(writer, found.before, found.lost, self.now)
-        plan = replace(plan, diagnostics=in_order((*found.renames.diagnostics, *plan.diagnostics)))
-        return foresee(plan, found.backends, desired.places, recorded, new_state=self.options.new_state)
+            check_vanished(settled.renames.state, inventory, plan.actions)
+        note_lost(writer, settled.before, settled.lost, self.now)
+        plan = replace(plan, diagnostics=in_order((*settled.renames.diagnostics, *plan.diagnostics)))
+        return foresee(plan, settled.backends, desired.places, recorded, new_state=self.options.new_state)
 
     def check_vanished(self, state: State, inventory: Inventory) -> None:
         """`VanishedError` if so much is gone that the user has to confirm it, whatever is planned."""

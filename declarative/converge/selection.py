@@ -103,9 +103,9 @@ def _part(  # what `part_of` was given
     for pattern in (*targets, *excludes):
         _check_pattern(pattern, known, among)
     sizes = {name: fleet.nodes.target for name, fleet in desired.fleets.items() if fleet.nodes}
-    seen = observed_state(state, inventory)
-    cut = functools.partial(part_of_plan, state=seen, targets=targets, excludes=excludes, sizes=sizes)
-    return part_with_room(plan, planned, cut, seen)
+    observed = observed_state(state, inventory)
+    cut = functools.partial(part_of_plan, state=observed, targets=targets, excludes=excludes, sizes=sizes)
+    return part_with_room(plan, planned, cut, observed)
 
 
 def _check_pattern(pattern: str, known: set[str], among: str) -> None:

@@ -50,11 +50,11 @@ def marks_of(backends: Backends, names: Iterable[str]) -> Marks | None:
 def _goes_on(state: State, backends: Backends) -> bool:
     """Whether each rank that has not ended is doing as it is recorded."""
     try:
-        found = [poll(state, backends.get(name), nodes) for name, nodes in running(state).items()]
+        polls = [poll(state, backends.get(name), nodes) for name, nodes in running(state).items()]
     except ProviderError:
         return False
     live = {record.address.name: state.ranks.get(record.address.name) for record in _live(state)}
-    return {name: status for some in found for name, status in some.items()} == live
+    return {name: status for some in polls for name, status in some.items()} == live
 
 
 def _live(state: State) -> list[Record]:
@@ -107,30 +107,38 @@ def settled(before: State, after: State) -> bool:
         return False
     if before is after:
         return True
-    seen = replace(before, readiness=after.readiness, silent=after.silent)
-    return seen == after and all(
+    expected = replace(before, readiness=after.readiness, silent=after.silent)
+    return expected == after and all(
         name in after.readiness
-        and replace(found, observed_at=None) == replace(after.readiness[name], observed_at=None)
-        for name, found in before.readiness.items()
+        and replace(readiness, observed_at=None) == replace(after.readiness[name], observed_at=None)
+        for name, readiness in before.readiness.items()
     )
 
 
-def lasts(seen: Observation, after: State) -> float | None:
+def lasts(observation: Observation, after: State) -> float | None:
     """Seconds until these observations have to be recorded anew; None if they may change by themselves, or
     call for something.
     """
-    found = seen.inventory
+    inventory = observation.inventory
     special = (
-        *(seen.resolutions, seen.past, found.gone, found.unsure, found.silent, found.strays, found.taken),
-        *(found.recovered, found.existing, found.diagnostics, found.left_out),
+        *(
+            observation.resolutions,
+            observation.past,
+            inventory.gone,
+            inventory.unsure,
+            inventory.silent,
+            inventory.strays,
+            inventory.taken,
+        ),
+        *(inventory.recovered, inventory.existing, inventory.diagnostics, inventory.left_out),
     )
-    if any(special) or any(r.state is not NodeState.READY for r in found.readiness.values()):
+    if any(special) or any(r.state is not NodeState.READY for r in inventory.readiness.values()):
         return None
     recorded = after.readiness
-    if recorded.keys() != found.readiness.keys():
+    if recorded.keys() != inventory.readiness.keys():
         return None
     ages = (
         (now.observed_at or 0.0) - (recorded[name].observed_at or 0.0)
-        for name, now in found.readiness.items()
+        for name, now in inventory.readiness.items()
     )
     return SEEN_ANEW - max(ages, default=0.0)

@@ -26,9 +26,9 @@ class Moment(float):
 
     def __new__(cls, at: float, use: Use | None = None) -> Self:
         """Without `use` it is a new time, of which nothing is known yet."""
-        made = super().__new__(cls, at)
-        made.use = use or Use()
-        return made
+        moment = super().__new__(cls, at)
+        moment.use = use or Use()
+        return moment
 
     @property
     def seconds(self) -> float:

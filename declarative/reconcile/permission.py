@@ -55,10 +55,10 @@ class Backoff:
 
     def take_in(self, plan: Plan, results: Iterable[ActionResult], now: float) -> None:
         """Take in the results of a plan: failed groups are delayed, the delays of done groups end."""
-        found = {result.id: result for result in results}
+        by_id = {result.id: result for result in results}
         groups: dict[str, str | None] = {}
         for action in plan.actions:
-            result = found.get(action.id)
+            result = by_id.get(action.id)
             group = group_of(action)
             if result is None or groups.get(group):
                 continue
@@ -122,8 +122,8 @@ class AllowedPart:
     def still_lost(self, results: Iterable[ActionResult]) -> dict[str, str]:
         """Lost groups that could not be made anew; the next plan must not take them for new. See `noted`."""
         undone = {result.id for result in results if result.outcome is not Outcome.DONE}
-        made = [group_of(a) for a in self.plan.actions if a.op is Op.CREATE and a.id in undone]
-        return {group: LOST for group in made if self.causes.get(group) is Cause.REPLACE_LOST}
+        groups = [group_of(a) for a in self.plan.actions if a.op is Op.CREATE and a.id in undone]
+        return {group: LOST for group in groups if self.causes.get(group) is Cause.REPLACE_LOST}
 
 
 def choose(
@@ -179,15 +179,15 @@ def choose(
 
 def refused(plan: Plan) -> dict[str, Diagnostic]:
     """The groups that would make what a backend refuses, and its finding."""
-    found = {d.address: d for d in plan.diagnostics if d.code == "backend-refuses"}
+    refusals = {d.address: d for d in plan.diagnostics if d.code == "backend-refuses"}
     out: dict[str, Diagnostic] = {}
-    for action in plan.actions if found else ():
+    for action in plan.actions if refusals else ():
         if action.op is Op.CREATE and action.address.kind in ("node", "volume"):
-            made = action.typed
-            fleet = made.fleet if isinstance(made, NodeInputs) else None
+            inputs = action.typed
+            fleet = inputs.fleet if isinstance(inputs, NodeInputs) else None
             for address in (str(action.address), f"fleet/{fleet}", f"backend/{action.backend or LOCAL}"):
-                if address in found:
-                    out.setdefault(group_of(action), found[address])
+                if address in refusals:
+                    out.setdefault(group_of(action), refusals[address])
     return out
 
 
@@ -197,11 +197,11 @@ def _lost(before: Iterable[Permit]) -> dict[str, float]:
     return {group: permit.at for group, permit in last.items() if permit.cause == LOST}
 
 
-def _still_lost(plan: Plan, held: Iterable[WaitingGroup], lost: Collection[str]) -> frozenset[str]:
+def _still_lost(plan: Plan, waiting: Iterable[WaitingGroup], lost: Collection[str]) -> frozenset[str]:
     """Held groups whose thing is gone, by this plan or an earlier note."""
-    made = [(group_of(a), a.reason) for a in plan.actions if a.op is Op.CREATE]
-    anew = {group for group, reason in made if group in lost or reason is Reason.GONE}
-    return frozenset(anew.intersection(one.group for one in held))
+    creates = [(group_of(a), a.reason) for a in plan.actions if a.op is Op.CREATE]
+    anew = {group for group, reason in creates if group in lost or reason is Reason.GONE}
+    return frozenset(anew.intersection(one.group for one in waiting))
 
 
 def _noted(lost: Mapping[str, float], still: Collection[str], now: float) -> dict[str, str]:
@@ -262,10 +262,10 @@ def _retries(
     for task in tasks:
         want = desired.tasks.get(task)
         have = [r for r in state.of("rank") if r.rank.task == task] if want else []
-        found = due_retry(want, have, state, now) if want else None
-        if found:
-            until = found.noticed + DELAYS[min(found.count - 1, len(DELAYS) - 1)]
-            out[f"task/{task}"] = (until, f"runs again later: {found.cause}")
+        retry = due_retry(want, have, state, now) if want else None
+        if retry:
+            until = retry.noticed + DELAYS[min(retry.count - 1, len(DELAYS) - 1)]
+            out[f"task/{task}"] = (until, f"runs again later: {retry.cause}")
     return out
 
 
@@ -280,20 +280,20 @@ def _errors(plan: Plan, desired: Desired, short: Iterable[Diagnostic]) -> tuple[
     return tuple(d for d in short if d.address not in waiting)
 
 
-def _without_errors(found: PermittedPart, short: Collection[Diagnostic]) -> Plan:
+def _without_errors(part: PermittedPart, short: Collection[Diagnostic]) -> Plan:
     """The plan without the errors about actions that are left out: protected things, limits,
     `short` fleets.
     """
-    going = {group_of(a) for a in found.plan.actions}
-    held = {h.group for h in found.waiting}
+    going = {group_of(a) for a in part.plan.actions}
+    waiting = {h.group for h in part.waiting}
     kept = tuple(
         d
-        for d in found.plan.diagnostics
+        for d in part.plan.diagnostics
         if d not in short
-        and (d.code != "protected" or d.address in going - held)
+        and (d.code != "protected" or d.address in going - waiting)
         and (d.code != "over-limit" or d.severity is not Severity.ERROR)
     )
-    return replace(found.plan, diagnostics=kept)
+    return replace(part.plan, diagnostics=kept)
 
 
 def longest(rules: Reconcile) -> float:

@@ -43,11 +43,11 @@ class Wait:
         return both if self.hint and approve else self.hint or approve
 
 
-def left_alone(found: Outage) -> Wait:
+def left_alone(outage: Outage) -> Wait:
     """The part of a backend that the loop leaves alone for now."""
-    since = strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(found.since))
-    why = f"{found.part} cannot be read since {since}: {found.why}".lstrip()
-    return Wait(address=f"backend/{found.backend}", action="read", why=why, until=found.until)
+    since = strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(outage.since))
+    why = f"{outage.part} cannot be read since {since}: {outage.why}".lstrip()
+    return Wait(address=f"backend/{outage.backend}", action="read", why=why, until=outage.until)
 
 
 def unplaced(plan: Plan | None) -> Iterator[Wait]:
@@ -145,11 +145,11 @@ class Loop:
         """Run one round, and give it to the observers."""
         at = self._clock()
         self._number += 1
-        found = self._step()
-        done = replace(found, number=self._number, at=at, duration=max(0.0, self._clock() - at))
+        done = self._step()
+        ended = replace(done, number=self._number, at=at, duration=max(0.0, self._clock() - at))
         for observer in self._observers:
-            observer(done)
-        return done
+            observer(ended)
+        return ended
 
     def run(self, interval: Callable[[], float], early: Callable[[], bool]) -> None:
         """Run rounds, each `interval` seconds after the last, or sooner if `early` returns true."""

@@ -91,17 +91,17 @@ class LatestState:
 
     def page(self) -> Page:
         """The page as it is now."""
-        found, last = self.recorded(), self._round
+        recorded, last = self.recorded(), self._round
         plan = last.plan if last else None
         return Page(
             title=self._title(),
             at=self._clock(),
-            view=found.view,
+            view=recorded.view,
             notes=(
                 *(_loop_notes(last, self.not_ready()) if self._interval is not None else ()),
-                *_spent(found.view),
+                *_spent(recorded.view),
             ),
-            events=found.events,
+            events=recorded.events,
             refusals=plan.unplaced.refusals if plan else (),
             waiting=plan.unplaced.tried_again if plan else frozenset(),
             held=_held(last) if last else (),

@@ -71,23 +71,23 @@ class _Recorded:
         """The gauges."""
         up = GaugeMetricFamily("fleetform_state_readable", "1 if the state could be read for this answer.")
         try:
-            found = self._seen.recorded()
+            recorded = self._seen.recorded()
         except StateError:
             up.add_metric([], 0)
             yield up
             return
         up.add_metric([], 1)
         yield up
-        yield from _fleets(found)
-        yield _prices(found)
-        tasks = Tally(task.state for task in found.view.tasks)
+        yield from _fleets(recorded)
+        yield _prices(recorded)
+        tasks = Tally(task.state for task in recorded.view.tasks)
         family = GaugeMetricFamily("fleetform_tasks", "Tasks by state.", labels=["state"])
         for state in RankState:
             _add(family, [state.value], tasks[state.value])
         yield family
         spent = GaugeMetricFamily("fleetform_month_cost_dollars", "What nodes cost in this month (UTC).")
-        if found.view.spent is not None:
-            spent.add_metric([], found.view.spent.dollars)
+        if recorded.view.spent is not None:
+            spent.add_metric([], recorded.view.spent.dollars)
         yield spent
 
 
@@ -100,25 +100,25 @@ def _valid(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _fleets(found: Recorded) -> Iterator[Metric]:
+def _fleets(recorded: Recorded) -> Iterator[Metric]:
     """Nodes and blocks of each fleet. Zeros are included, so that an alert sees what went away."""
     nodes = GaugeMetricFamily("fleetform_nodes", "Nodes by state.", labels=["fleet", "state"])
     blocks = GaugeMetricFamily("fleetform_blocks", "Blocks by their use.", labels=["fleet", "state"])
-    wanted = GaugeMetricFamily(
+    declared = GaugeMetricFamily(
         "fleetform_nodes_declared", "How many nodes a fleet should have.", labels=["fleet", "bound"]
     )
-    states: Tally[tuple[str, str]] = Tally((node.fleet, node.state) for node in found.view.nodes)
-    uses = _uses_by_fleet(found.view)
-    for fleet in found.view.fleets:
+    states: Tally[tuple[str, str]] = Tally((node.fleet, node.state) for node in recorded.view.nodes)
+    uses = _uses_by_fleet(recorded.view)
+    for fleet in recorded.view.fleets:
         for state in NodeState:
             _add(nodes, [fleet.name, state.value], states[fleet.name, state.value])
         for use in BLOCKS:
             _add(blocks, [fleet.name, use], uses[fleet.name, use])
-    for name in sorted(found.declared):
-        for bound, number in _bounds(found.declared[name]).items():
+    for name in sorted(recorded.declared):
+        for bound, number in _bounds(recorded.declared[name]).items():
             if number is not None:
-                _add(wanted, [name, bound], number)
-    yield from (nodes, blocks, wanted)
+                _add(declared, [name, bound], number)
+    yield from (nodes, blocks, declared)
 
 
 def _uses_by_fleet(view: StatusView) -> Tally[tuple[str, str]]:
@@ -146,14 +146,14 @@ def _uses(node: NodeView, active: set[str]) -> dict[str, int]:
     return {"busy": busy, "reserved": node.busy - busy, idle: node.total - node.busy}
 
 
-def _prices(found: Recorded) -> Metric:
+def _prices(recorded: Recorded) -> Metric:
     labels = ["fleet", "node", "instance_type"]
     family = GaugeMetricFamily(
         "fleetform_node_price_dollars_per_hour",
         "What a node costs; missing if it is not known.",
         labels=labels,
     )
-    for node in found.view.nodes:
+    for node in recorded.view.nodes:
         if node.price is not None:
             _add(family, [node.fleet, node.name, node.instance_type], node.price)
     return family

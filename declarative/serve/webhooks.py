@@ -263,8 +263,8 @@ def deliver(
     if hook is None:
         return None
     cursor, failures, lineage = hook.cursor, hook.failures, store.lineage()
-    while found := store.events(cursor, BATCH):
-        for event in found:
+    while events := store.events(cursor, BATCH):
+        for event in events:
             if stopping is not None and stopping.is_set():
                 store.hooks.advance(name, cursor)
                 return None
