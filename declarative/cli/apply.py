@@ -345,7 +345,8 @@ def destroy_command(session: ProjectSession, *, orphans: bool, **options: Any) -
     with RunOutput("destroy", as_json=options["as_json"]) as output:
 
         def ask(*, with_protected: bool = True) -> None:
-            remark = _protected_text(protected(run)) if with_protected else ""
+            stays = list(protected(run)) if with_protected else []
+            remark = f"Protected, and kept: {and_more(stays, 20)}.\n" if stays else ""
             _ask(run, approved=options["auto_approve"], output=output, remark=remark)
 
         run: Run = Run(
@@ -399,11 +400,6 @@ def protected(run: Run) -> dict[str, bool]:
     return {
         at: desired.is_guarded(at, inputs) for at, inputs in meant.items() if desired.protects(at, inputs)
     }
-
-
-def _protected_text(addresses: Collection[str]) -> str:
-    """The line about protected things before the question."""
-    return f"Protected, and kept: {and_more(list(addresses), 20)}.\n" if addresses else ""
 
 
 def _say_protected(run: Run, output: RunOutput) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from declarative.reconcile.round import Round
     from declarative.serve.webhooks import Webhook
     from declarative.store import Store
-    from declarative.store.events import Event
 
 TELLING = 1.0
 """Seconds between two looks whether there is something to tell."""
@@ -72,22 +71,10 @@ def _value(variable: str, name: str, refused: str | None) -> str:
 
 
 @contextmanager
-def _going_on(session: ProjectSession, say: Callable[[tuple[Diagnostic, ...]], None]) -> Iterator[None]:
-    """A state that is away ends neither the loop nor the thread beside it: both try again."""
-    from declarative.store import StateError
-
-    try:
-        yield
-    except InvalidError as error:
-        say(error.diagnostics)
-    except StateError as error:
-        say(of_state(error, session.directory).diagnostics)
-
-
-@contextmanager
 def notifying(session: ProjectSession) -> Iterator[Callable[[Round], None]]:
     """Deliver events to the webhooks while this loop leads. The result is an observer of rounds."""
     from declarative.serve.webhooks import Announcer, Deliveries
+    from declarative.store import StateError
 
     deliveries = Deliveries(lambda: session.state.write_anew(session.current), session.clock, say_line)
     announcer = Announcer(deliveries.write_event)
@@ -98,16 +85,26 @@ def notifying(session: ProjectSession) -> Iterator[Callable[[Round], None]]:
         say(tuple(f for f in faults if f not in shown))
         shown.update(faults)
 
+    @contextmanager
+    def going_on() -> Iterator[None]:
+        """A state that is away ends neither the loop nor the thread beside it: both try again."""
+        try:
+            yield
+        except InvalidError as error:
+            say_new(error.diagnostics)
+        except StateError as error:
+            say_new(of_state(error, session.directory).diagnostics)
+
     def observe(done: Round) -> None:
         (leads.set if done.held else leads.clear)()
         if done.plan is not None or done.errors:
-            with _going_on(session, say_new):
+            with going_on():
                 announcer.observe(done)
 
     def tick() -> None:
         hooks = session.current.project.notify
         if leads.is_set() and hooks:
-            with _going_on(session, say_new):
+            with going_on():
                 webhooks, faults = targets(session)
                 say_new(faults)
                 deliveries.tick(webhooks, {hook.name for hook in hooks})
@@ -202,7 +199,16 @@ def events_command(
     --deliver does what `fleetform reconcile` does by itself, and exits 1 if a delivery failed. A new webhook
     gets the events from then on.
     """
-    _check_types(types)
+    from declarative.model.schema.marks import BadValueError
+    from declarative.model.spec.reconcile import EventPattern
+    from declarative.render.data import to_line
+    from declarative.render.listings import event_json, events_text
+
+    for pattern in types:
+        try:
+            EventPattern.parse(pattern)
+        except BadValueError as error:
+            raise failed("usage", f"`--type {pattern}`: {error.summary}", error.hint) from None
     if deliver:
         with session.state.write_anew(session.load().desired) as store:
             return 0 if deliver_once(session, store) else 1
@@ -211,30 +217,17 @@ def events_command(
     while True:
         with session.state.read_anew(desired) as store:
             events, lineage = store.events(cursor), store.lineage()
-        if chosen := [event for event in events if _is_wanted(event, types)]:
-            _print(chosen, lineage, as_json=as_json)
+        chosen = [e for e in events if not types or any(fnmatchcase(e.type, pattern) for pattern in types)]
+        if chosen and as_json:
+            emit_text("".join(f"{to_line(event_json(event, lineage))}\n" for event in chosen))
+        elif chosen:
+            emit_text(events_text(chosen, color=out_style()["color"]))
         if events:
             cursor = events[-1].id
         elif not follow:
             return 0
         else:
             pause(POLL)
-
-
-def _check_types(types: Sequence[str]) -> None:
-    """`InvalidError` for a pattern that matches no type of events."""
-    from declarative.model.schema.marks import BadValueError
-    from declarative.model.spec.reconcile import EventPattern
-
-    for pattern in types:
-        try:
-            EventPattern.parse(pattern)
-        except BadValueError as error:
-            raise failed("usage", f"`--type {pattern}`: {error.summary}", error.hint) from None
-
-
-def _is_wanted(event: Event, types: Sequence[str]) -> bool:
-    return not types or any(fnmatchcase(event.type, pattern) for pattern in types)
 
 
 def _start(session: ProjectSession, desired: Desired | None, since: str | None) -> int:
@@ -252,13 +245,3 @@ def _start(session: ProjectSession, desired: Desired | None, since: str | None) 
     if cursor and cursor + 1 < first:
         sys.stderr.write(f"warning: the events {cursor + 1} to {first - 1} are not kept any more\n")
     return cursor
-
-
-def _print(events: Sequence[Event], lineage: str | None, *, as_json: bool) -> None:
-    from declarative.render.data import to_line
-    from declarative.render.listings import event_json, events_text
-
-    if as_json:
-        emit_text("".join(f"{to_line(event_json(event, lineage))}\n" for event in events))
-    else:
-        emit_text(events_text(events, color=out_style()["color"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from declarative.model.diagnostic import Diagnostic, InvalidError, failed
 from declarative.model.record import struct
 
 if TYPE_CHECKING:
-    from declarative.model.diagnostic import Span
     from declarative.model.resource import Desired, Host
     from declarative.model.status import HostRefusal
 
@@ -56,7 +55,12 @@ def trust(session: ProjectSession, *, replacing: bool, approved: bool) -> int:
     """
     desired = session.load().desired
     say(session.warnings)
-    before = {place.file: _content(session, place.file) for place in _places(desired)}
+    files = [
+        desired.places[f"fleet/{name}"].file
+        for name, fleet in desired.fleets.items()
+        if fleet.ssh_config is not None
+    ]
+    before = {file: _content(session, file) for file in files}
     taken: dict[Place, NewKey] = {}
     errors: dict[str, Diagnostic] = {}
     unsteady: dict[Place, Diagnostic] = {}
@@ -84,12 +88,6 @@ def trust(session: ProjectSession, *, replacing: bool, approved: bool) -> int:
     if errors:
         say(tuple(errors.values()))
     return 1 if errors else 0
-
-
-def _places(desired: Desired) -> Iterator[Span]:
-    for name, fleet in desired.fleets.items():
-        if fleet.ssh_config is not None:
-            yield desired.places[f"fleet/{name}"]
 
 
 def _offers(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ from declarative.model.diagnostic import InvalidError, failed
 if TYPE_CHECKING:
     from declarative.apply.backend_client import BackendClient
     from declarative.language.importers.drafts import Draft
-    from declarative.language.importers.existing import FreeNames, HostList
+    from declarative.language.importers.existing import HostList
     from declarative.language.source import Document
     from declarative.language.source import Path as Steps
     from declarative.model.diagnostic import Diagnostic, Span
@@ -88,23 +90,13 @@ def import_command(
     if (source is None) == (backend is None):
         hint = "write `--backend NAME`, or one of dstack, skypilot and ssh"
         raise failed("usage", "what to import is not said, or said twice", hint)
-    if backend is not None:
-        text = _normal(_of_backend(session, backend, **asked))
-    elif source == "ssh":
-        text = _normal(_of_hosts(session, names, **asked))
-    else:
-        text = _converted(session, str(source), names)
-    return _written(text, out)
-
-
-def _normal(text: str) -> str:
     from declarative.language.formatter import format_text
 
-    formatted = format_text(text, "imported.yaml").text
-    return text if formatted is None else formatted
-
-
-def _written(text: str, out: Path | None) -> int:
+    if backend is not None or source == "ssh":
+        text = _of_backend(session, backend, **asked) if backend else _of_hosts(session, names, **asked)
+        text = format_text(text, "imported.yaml").text or text
+    else:
+        text = _converted(session, str(source), names)
     if out is None:
         emit_text(text)
         return 0
@@ -134,14 +126,32 @@ def _of_backend(
     **_: Any,
 ) -> str:
     from declarative.language.importers.drafts import text_of
-    from declarative.language.importers.existing import chosen, fleets_of, volumes_of
+    from declarative.language.importers.existing import FreeNames, chosen, fleets_of, volumes_of
+    from declarative.model.diagnostic import Diagnostic, Severity, suggest
+    from declarative.model.state import State
     from declarative.provider import ProviderError
     from declarative.retry import call
 
     desired = session.load().desired
     say(session.warnings)
-    provider = _declared(session, desired, backend)
-    say(_strangers(backend, regions, desired.backends[backend].regions))
+    if backend not in desired.backends:
+        known = sorted(desired.backends)
+        hint = suggest(backend, known) or f"it has {', '.join(known) or 'none: write a `backend` document'}"
+        raise failed("unknown-address", f"the project has no backend `{backend}`", hint)
+    provider = session.backends(desired, State()).get(backend)
+    declared_regions = desired.backends[backend].regions
+    say(  # nothing is looked for in a region that the backend does not declare
+        tuple(
+            Diagnostic(
+                code="unknown-region",
+                summary=f"backend {backend} has no region `{region}`",
+                hint=suggest(region, declared_regions) or f"its `regions` are {', '.join(declared_regions)}",
+                severity=Severity.WARNING,
+            )
+            for region in (regions if declared_regions else ())
+            if region not in declared_regions
+        )
+    )
     labels = {key: value if equals else None for key, equals, value in (t.partition("=") for t in tags)}
     kinds = KINDS.values() if only is None else [KINDS[only]]
     try:
@@ -153,50 +163,14 @@ def _of_backend(
     drafts: list[Draft] = []
     skipped: list[str] = []
     if "node" in things:
-        drafts, skipped = fleets_of(things["node"], backend, _names(desired, "fleet"), fleet)
+        drafts, skipped = fleets_of(things["node"], backend, FreeNames(map(str, desired.fleets)), fleet)
     if "volume" in things:
-        more, others = volumes_of(things["volume"], backend, _names(desired, "volume"))
+        more, others = volumes_of(things["volume"], backend, FreeNames(map(str, desired.volumes)))
         drafts, skipped = [*drafts, *more], [*skipped, *others]
-    heading = _heading(backend, {"region": regions, "tag": tags, "name": globs})
+    options = {"region": regions, "tag": tags, "name": globs}
+    words = [f"--{option} {value}" for option, values in options.items() for value in values]
+    heading = " ".join(["What is there in backend", backend, *words])
     return text_of(drafts, "\n".join([heading, *skipped]))
-
-
-def _strangers(backend: str, asked: Sequence[str], declared: Sequence[str]) -> tuple[Diagnostic, ...]:
-    """A warning for each region that the backend does not declare: nothing is looked for there."""
-    from declarative.model.diagnostic import Diagnostic, Severity, suggest
-
-    return tuple(
-        Diagnostic(
-            code="unknown-region",
-            summary=f"backend {backend} has no region `{region}`",
-            hint=suggest(region, declared) or f"its `regions` are {', '.join(declared)}",
-            severity=Severity.WARNING,
-        )
-        for region in (asked if declared else ())
-        if region not in declared
-    )
-
-
-def _heading(backend: str, options: Mapping[str, Sequence[str]]) -> str:
-    asked = [f"--{option} {value}" for option, values in options.items() for value in values]
-    return " ".join(["What is there in backend", backend, *asked])
-
-
-def _declared(session: ProjectSession, desired: Desired, backend: str) -> BackendClient:
-    from declarative.model.diagnostic import suggest
-    from declarative.model.state import State
-
-    if backend not in desired.backends:
-        known = sorted(desired.backends)
-        hint = suggest(backend, known) or f"it has {', '.join(known) or 'none: write a `backend` document'}"
-        raise failed("unknown-address", f"the project has no backend `{backend}`", hint)
-    return session.backends(desired, State()).get(backend)
-
-
-def _names(desired: Desired, kind: str) -> FreeNames:
-    from declarative.language.importers.existing import FreeNames
-
-    return FreeNames(map(str, desired.fleets if kind == "fleet" else desired.volumes))
 
 
 # -------------------------------------------------------------------------------------------- hosts
@@ -213,12 +187,20 @@ def _of_hosts(
     **asked: Any,
 ) -> str:
     from declarative.language.importers.drafts import Draft, text_of
-    from declarative.language.importers.existing import hosts_of
+    from declarative.language.importers.existing import FreeNames, hosts_of
     from declarative.model.resource import SSH, Desired
+    from declarative.model.schema import decode
+    from declarative.model.spec import Backend
     from declarative.model.state import State
+    from declarative.provider import ProviderError
 
     hosts = _listed(names, asked["inventory"], ssh_config)
-    groups = _grouped(hosts.groups, globs, fleet)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    """Fleet → the hosts that the patterns name."""
+    for group, members in hosts.groups.items():
+        chosen = [h for h in members if not globs or any(fnmatchcase(h["hostname"], glob) for glob in globs)]
+        if chosen:
+            groups.setdefault(fleet or group or "hosts", []).extend(chosen)
     if not groups:
         hint = "name hosts, or a file that does: `--inventory FILE`, `--ssh-config FILE`"
         raise failed("usage", "there are no hosts to import", hint)
@@ -229,46 +211,24 @@ def _of_hosts(
     if ssh_config is not None and SSH not in desired.backends:
         options = {"ssh_config": str(ssh_config)}
         backends = [Draft("backend", {"name": SSH, "driver": SSH, "options": options})]
-        desired = _with(desired, backends[0].fields)
+        if backend := decode(Backend, dict(backends[0].fields), (), []):
+            desired = replace(desired, backends={**desired.backends, SSH: backend})
     asked_hosts = {str(id(host)): {**common, **host} for host in every}
     provider = session.backends(desired, State()).get(SSH)
-    looks = {} if no_probe else _looked(provider, asked_hosts)
+    try:
+        looks = {} if no_probe else provider.look(asked_hosts)
+    except ProviderError as error:
+        summary = f"the hosts cannot be looked at: {error.summary}"
+        raise failed("backend-unreadable", summary, error.hint) from None
     for host, keys in zip(every, _known_keys(provider, asked_hosts), strict=True):
         host.update({"host_keys": list(keys)} if keys else {})
 
     def about(host: Mapping[str, Any]) -> str:
-        look = looks.get(id(host))
+        look = looks.get(str(id(host)))
         return _facts(look) if look else ""
 
-    drafts = [*backends, *hosts_of(groups, common, _names(desired, "fleet"), about)]
+    drafts = [*backends, *hosts_of(groups, common, FreeNames(map(str, desired.fleets)), about)]
     return text_of(drafts, "\n".join(["Hosts, as they were when this was written", *hosts.notes]))
-
-
-def _grouped(
-    groups: Mapping[str, list[dict[str, Any]]], globs: tuple[str, ...], fleet: str | None
-) -> dict[str, list[dict[str, Any]]]:
-    """The hosts that the patterns name, by fleet: all in one if it is given, else by their groups."""
-    from fnmatch import fnmatchcase
-
-    out: dict[str, list[dict[str, Any]]] = {}
-    for group, hosts in groups.items():
-        chosen = [h for h in hosts if not globs or any(fnmatchcase(h["hostname"], glob) for glob in globs)]
-        if chosen:
-            out.setdefault(fleet or group or "hosts", []).extend(chosen)
-    return out
-
-
-def _with(desired: Desired, fields: Mapping[str, Any]) -> Desired:
-    """The same with one more backend."""
-    from dataclasses import replace
-
-    from declarative.model.schema import decode
-    from declarative.model.spec import Backend
-
-    backend = decode(Backend, dict(fields), (), [])
-    return (
-        replace(desired, backends={**desired.backends, str(fields["name"]): backend}) if backend else desired
-    )
 
 
 def _listed(names: tuple[str, ...], inventory: Path | None, ssh_config: Path | None) -> HostList:
@@ -308,19 +268,6 @@ def _known_keys(provider: BackendClient, hosts: Mapping[str, Mapping[str, Any]])
             yield provider.known_keys({name: fields}).get(name, ())
         except ProviderError:  # a look says it
             yield ()
-
-
-def _looked(provider: BackendClient, hosts: Mapping[str, Mapping[str, Any]]) -> dict[int, Look]:
-    """The look at each host, by the `id()` of its fields."""
-    from declarative.provider import ProviderError
-
-    try:
-        looks = provider.look(hosts)
-    except ProviderError as error:
-        raise failed(
-            "backend-unreadable", f"the hosts cannot be looked at: {error.summary}", error.hint
-        ) from None
-    return {int(key): look for key, look in looks.items()}
 
 
 def _facts(look: Look) -> str:
@@ -405,8 +352,6 @@ def _left_to_do(
     faults: Sequence[Diagnostic], documents: Sequence[Document], drafts: Sequence[Draft]
 ) -> tuple[Diagnostic, ...]:
     """What `validate` will refuse in the documents, as warnings at the files that they came from."""
-    from dataclasses import replace
-
     from declarative.model.diagnostic import Diagnostic, Severity, in_order
 
     ours = {f"{d.data.get('type')}/{d.data.get('name')}": d for d in documents}

@@ -286,8 +286,10 @@ def _drain(writer: Writer, state: State, node: Record, reason: str | None) -> st
     if have and reason in (None, have.reason):
         return f"is {have}"
     want = Drain(since=have.since if have else str(iso(time.time())), reason=reason)
+    ranks = sorted(set(state.held_blocks().get(node.address.name, {}).values()))  # as they were last seen
+    going = f"; {and_more(ranks, 5)} {'goes' if len(ranks) == 1 else 'go'} on" if ranks else ""
     writer.drain(node.address, want, reason)
-    return f"takes no new work: {want}{_going(state, node)}"
+    return f"takes no new work: {want}{going}"
 
 
 def _undrain(writer: Writer, _state: State, node: Record, reason: str | None) -> str:
@@ -298,12 +300,6 @@ def _undrain(writer: Writer, _state: State, node: Record, reason: str | None) ->
         return "is not drained"
     writer.drain(node.address, None, reason)
     return f"takes work again; it was {have}"
-
-
-def _going(state: State, node: Record) -> str:
-    """The ranks that run on, as they were last seen."""
-    ranks = sorted(set(state.held_blocks().get(node.address.name, {}).values()))
-    return f"; {and_more(ranks, 5)} {'goes' if len(ranks) == 1 else 'go'} on" if ranks else ""
 
 
 @click.command("stop", epilog=examples("fleetform stop train"))

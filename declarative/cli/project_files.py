@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,11 @@ from declarative.cli.options import examples, json_option, project_command, work
 from declarative.cli.output import emit, emit_text, say
 from declarative.converge.project import ProjectSession
 from declarative.language.loader.findings import Findings
-from declarative.model.diagnostic import InvalidError, Severity, Span, failed, in_order
+from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Span, failed, in_order
 
 if TYPE_CHECKING:
     from declarative.language.formatter import Formatted
     from declarative.language.source import Reading
-    from declarative.model.resource import Desired
 
 
 class RefusedFileError(Exception):
@@ -278,20 +277,24 @@ def init_command(ctx: click.Context) -> int:
 @project_command
 def validate_command(session: ProjectSession, *, as_json: bool, max_work: int | None) -> int:
     """Check every document of the project. Contacts nothing, and needs no state."""
+    from declarative.model.state import State
+    from declarative.planner.inventory import Inventory
+    from declarative.planner.limits import too_large
     from declarative.render.data import validate_json
 
+    errors: tuple[Diagnostic, ...] = ()
     try:
         desired = session.load(look="names", published=True).desired
-        if max_work is not None:
-            _check_work(desired, max_work)
+        # As much as a plan without offers and records takes.
+        large = None if max_work is None else too_large(desired, State(), Inventory(), max_work)
+        errors = (large,) if large else ()
     except InvalidError as error:
-        if as_json:
-            emit(validate_json(False, error.diagnostics))
-            return 1
-        raise
+        errors = error.diagnostics
     if as_json:
-        emit(validate_json(True, session.warnings))
-        return 0
+        emit(validate_json(not errors, errors or session.warnings))
+        return 1 if errors else 0
+    if errors:
+        raise InvalidError(errors)
     say(session.warnings)
     counts = [
         f"{len(items)} {noun if len(items) == 1 else noun + 's'}"
@@ -300,17 +303,6 @@ def validate_command(session: ProjectSession, *, as_json: bool, max_work: int | 
     ]
     emit_text(f"Valid: {', '.join(counts) or 'nothing is declared'}.\n")
     return 0
-
-
-def _check_work(desired: Desired, most: int) -> None:
-    """`InvalidError` if a plan of the declaration takes more work, without offers and records."""
-    from declarative.model.state import State
-    from declarative.planner.inventory import Inventory
-    from declarative.planner.limits import too_large
-
-    large = too_large(desired, State(), Inventory(), most)
-    if large:
-        raise InvalidError((large,))
 
 
 def schemas() -> dict[str, dict[str, Any]]:
@@ -355,13 +347,20 @@ def schema_command(kind: str | None, write: bool, check: bool, directory: str) -
     `policy` is that of an operator's policy.
     With --write or --check it is about a directory of schemas, for editors and third parties.
     """
+    folder = Path(directory)
     every = {name: json.dumps(s, indent=2, ensure_ascii=False) + "\n" for name, s in schemas().items()}
     if write:
-        _write_schemas(every, Path(directory))
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in every.items():
+            (folder / name).write_text(text, encoding="utf-8")
         emit_text(f"Wrote {len(every)} schemas to {directory}/.\n")
         return 0
     if check:
-        stale = [name for name, text in every.items() if _content(Path(directory) / name) != text]
+        stale = [
+            name
+            for name, text in every.items()
+            if not (folder / name).is_file() or (folder / name).read_text("utf-8") != text
+        ]
         if stale:
             hint = "run `fleetform schema --write`"
             raise failed("stale-schema", f"{', '.join(stale)} in {directory}/ differ", hint)
@@ -373,13 +372,3 @@ def schema_command(kind: str | None, write: bool, check: bool, directory: str) -
         raise failed("usage", f"no document type `{kind}`", f"known: {known}")
     emit_text(every[name])
     return 0
-
-
-def _write_schemas(every: Mapping[str, str], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in every.items():
-        (folder / name).write_text(text, encoding="utf-8")
-
-
-def _content(path: Path) -> str | None:
-    return path.read_text("utf-8") if path.is_file() else None

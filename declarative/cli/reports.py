@@ -54,7 +54,15 @@ class Reports:
                 raise failed("usage", f"`--json` and `--format {self.printed}` are two formats", "give one")
             self.printed = "json"
         for name in self.files:
-            is_ours = functools.partial(_begins, head=BEGINS[self._format(name)])
+            head = BEGINS[self._format(name)]
+
+            def is_ours(path: Path, head: str = head) -> bool:
+                try:
+                    with path.open(encoding="utf-8", errors="replace") as file:
+                        return file.read(len(head)) == head
+                except OSError:
+                    return False
+
             check_writable(str(Path(name)), "report", is_ours)
 
     def write(self, plan: Plan) -> None:
@@ -160,14 +168,6 @@ def expected(text: str, *, earlier: bool = False) -> PlanDigest:
     except (ValueError, RecursionError):
         summary = f"`{text}` holds no digest of a plan"
         raise failed("not-a-report", summary, f"{hint}; a report that was cut has none") from None
-
-
-def _begins(path: Path, head: str) -> bool:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(len(head)) == head
-    except OSError:
-        return False
 
 
 def _put(path: Path, text: str) -> None:

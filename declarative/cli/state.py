@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -98,6 +97,7 @@ def check(session: ProjectSession, as_json: bool) -> int:
 
     Exits 1 if anything is wrong.
     """
+    from declarative.model.text import clean
     from declarative.store.consistency import faults
 
     desired = declared(session, warn=not as_json)
@@ -112,20 +112,14 @@ def check(session: ProjectSession, as_json: bool) -> int:
     if as_json:
         emit({"format_version": 1, "sound": not findings, "compared": compared, "findings": findings})
     else:
-        _print_findings(findings, compared=compared)
+        for item in findings:
+            parts = (item["address"], item["change"], item["detail"])
+            emit_text(clean(": ".join(filter(None, parts))) + "\n")
+        if not compared:
+            sys.stderr.write("the backends were not asked: what is recorded contradicts itself\n")
+        if not findings:
+            emit_text("The state is sound.\n")
     return 1 if findings else 0
-
-
-def _print_findings(findings: Sequence[Mapping[str, Any]], *, compared: bool) -> None:
-    from declarative.model.text import clean
-
-    for item in findings:
-        parts = (item["address"], item["change"], item["detail"])
-        emit_text(clean(": ".join(filter(None, parts))) + "\n")
-    if not compared:
-        sys.stderr.write("the backends were not asked: what is recorded contradicts itself\n")
-    if not findings:
-        emit_text("The state is sound.\n")
 
 
 NO_CONTRADICTION = ("taken-up", "cleaned-folder")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from declarative.reconcile.round import Round
     from declarative.render.views import StatusView
     from declarative.serve.latest_state import Recorded
-    from declarative.serve.server import Server
 
 
 @click.command("status", epilog=examples("fleetform status --json", "fleetform status --refresh"))
@@ -212,6 +211,7 @@ def listening(
         return
     from declarative.serve.latest_state import LatestState
     from declarative.serve.metrics import Metrics
+    from declarative.serve.server import Server, Site, is_loopback
     from declarative.spans import on_span_end
 
     def title() -> str:
@@ -230,7 +230,14 @@ def listening(
         latest.alive()
         metrics.observe_span(name, attributes, seconds, error)
 
-    server = _server(listen, token, latest, metrics)
+    if token is None and not is_loopback(listen.host):
+        hint = f"put a token into {TOKEN} or `--token-file`, or listen at 127.0.0.1 behind a proxy"
+        raise failed("usage", f"other machines reach `{listen.host}`, and there is no token", hint)
+    try:
+        server = Server(listen.host, listen.port, Site(latest, metrics, token))
+    except OSError as error:
+        summary = f"cannot listen at {listen.host}:{listen.port}: {error.strerror or error}"
+        raise failed("usage", summary, "name another one") from None
     server.start()
     unregister = on_span_end(observe_span)
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
@@ -240,21 +247,6 @@ def listening(
     finally:
         unregister()
         server.close()
-
-
-def _server(listen: Listen, token: str | None, latest: Any, metrics: Any) -> Server:
-    from declarative.serve.server import Server, Site, is_loopback
-
-    if token is None and not is_loopback(listen.host):
-        hint = f"put a token into {TOKEN} or `--token-file`, or listen at 127.0.0.1 behind a proxy"
-        raise failed("usage", f"other machines reach `{listen.host}`, and there is no token", hint)
-    try:
-        return Server(listen.host, listen.port, Site(latest, metrics, token))
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise failed(
-            "usage", f"cannot listen at {listen.host}:{listen.port}: {why}", "name another one"
-        ) from None
 
 
 def _token(file: Path | None) -> str | None:
@@ -283,33 +275,26 @@ class _Watched:
         self._turn = threading.Lock()
 
     def __call__(self) -> Recorded:
-        from dataclasses import replace
-
         from declarative.planner.health import node_health
         from declarative.render.views import status_view, with_waits
         from declarative.serve.latest_state import Recorded
 
-        self._reload()
-        desired = self._session.current
-        with self._session.state.read_anew(desired) as store:
+        session = self._session
+        with self._turn:
+            due = self._loaded is not None and not 0 <= session.clock() - self._loaded < RELOAD
+            if due:
+                self._loaded = session.clock()
+        if due:
+            with suppress(InvalidError):  # what was declared before counts
+                session.load_if_any()
+        desired = session.current
+        with session.state.read_anew(desired) as store:
             state, spent, last = store.read(), store.spent(), store.event_bounds()[1]
             events = store.events(max(0, last - SHOWN))
             waiting = store.waiting()
         view = replace(
-            with_waits(
-                status_view(desired, state, now=self._session.clock(), at=self._session.clock()), waiting
-            ),
-            health=node_health(readiness_of_nodes(state), state.silent, self._session.clock()),
+            with_waits(status_view(desired, state, now=session.clock(), at=session.clock()), waiting),
+            health=node_health(readiness_of_nodes(state), state.silent, session.clock()),
             spent=spent,
         )
         return Recorded(view=view, events=tuple(reversed(events)), declared=desired.fleets)
-
-    def _reload(self) -> None:
-        with self._turn:
-            if self._loaded is None or 0 <= self._session.clock() - self._loaded < RELOAD:
-                return
-            self._loaded = self._session.clock()
-        try:
-            self._session.load_if_any()
-        except InvalidError:
-            return  # what was declared before counts

@@ -142,10 +142,11 @@ def choose(
     `lacking` are groups that cannot be started now, and why.
     """
     before = tuple(before)
-    lost = _lost(before)
+    last_note = {permit.address: permit for permit in before if permit.cause in (LOST, OVER)}
+    lost = {group: permit.at for group, permit in last_note.items() if permit.cause == LOST}
     causes = causes_of(plan, state, desired.asleep, lost)
     blocked = {group: (math.inf, why) for group, why in lacking.items()}
-    given = PermitInputs(
+    inputs = PermitInputs(
         rules=desired.project.reconcile,
         now=now,
         asleep=desired.asleep,
@@ -156,23 +157,28 @@ def choose(
             EarlierChange(group=permit.address, cause=permit.cause, at=permit.at) for permit in before
         ),
     )
-    found = permitted_part(plan, state, given)
-    waiting = _waiting(plan, found.waiting)
-    digests = {group: digest for digest, together in waiting.items() for group in together.groups}
+    part = permitted_part(plan, state, inputs)
+    approval_groups = _waiting(plan, part.waiting)
+    digests = {group: digest for digest, together in approval_groups.items() for group in together.groups}
     digests_approved = {a.digest for a in approvals if a.approved_at is not None}
     approved = {group for group, digest in digests.items() if digest in digests_approved}
     if approved:
-        found = permitted_part(plan, state, replace(given, approved=approved))
+        part = permitted_part(plan, state, replace(inputs, approved=approved))
     short = tuple(d for d in plan.diagnostics if d.code == "no-offer" and d.address)
     gone = tuple(d for d in plan.diagnostics if d.code == "volume-gone")
-    still = _still_lost(plan, found.waiting, lost)
+    # Waiting groups whose thing is gone, by this plan or an earlier note.
+    creates = [(group_of(a), a.reason) for a in plan.actions if a.op is Op.CREATE]
+    anew = {group for group, reason in creates if group in lost or reason is Reason.GONE}
+    still_lost = frozenset(anew.intersection(one.group for one in part.waiting))
+    # Notes are repeated each half day, since those older than a day are not read.
+    notes = {group: LOST for group in sorted(still_lost) if lost.get(group, 0.0) < now - DAY / 2}
     return AllowedPart(
-        plan=_without_errors(found, short),
-        causes=found.causes,
-        waits=_waits(found.waiting, digests, lacking, short, gone),
-        approvals={digest: together.steps for digest, together in waiting.items()},
-        lost=still,
-        noted=_noted(lost, still, now),
+        plan=_without_errors(part, short),
+        causes=part.causes,
+        waits=_waits(part.waiting, digests, lacking, short, gone),
+        approvals={digest: together.steps for digest, together in approval_groups.items()},
+        lost=still_lost,
+        noted=notes | dict.fromkeys(sorted(lost.keys() - still_lost), OVER),
         errors=_errors(plan, desired, short),
     )
 
@@ -191,34 +197,15 @@ def refused(plan: Plan) -> dict[str, Diagnostic]:
     return out
 
 
-def _lost(before: Iterable[Permit]) -> dict[str, float]:
-    """The lost groups that were held so far → when this was last written down."""
-    last = {permit.address: permit for permit in before if permit.cause in (LOST, OVER)}
-    return {group: permit.at for group, permit in last.items() if permit.cause == LOST}
-
-
-def _still_lost(plan: Plan, waiting: Iterable[WaitingGroup], lost: Collection[str]) -> frozenset[str]:
-    """Held groups whose thing is gone, by this plan or an earlier note."""
-    creates = [(group_of(a), a.reason) for a in plan.actions if a.op is Op.CREATE]
-    anew = {group for group, reason in creates if group in lost or reason is Reason.GONE}
-    return frozenset(anew.intersection(one.group for one in waiting))
-
-
-def _noted(lost: Mapping[str, float], still: Collection[str], now: float) -> dict[str, str]:
-    """The notes to write. They are repeated each half day, since notes older than a day are not read."""
-    over = dict.fromkeys(sorted(lost.keys() - still), OVER)
-    return {group: LOST for group in sorted(still) if lost.get(group, 0.0) < now - DAY / 2} | over
-
-
 def _waits(
-    held: Iterable[WaitingGroup],
+    waiting: Iterable[WaitingGroup],
     digests: Mapping[str, str],
     lacking: Collection[str],
     short: Iterable[Diagnostic],
     gone: Iterable[Diagnostic],
 ) -> tuple[Wait, ...]:
-    """The waits of held groups, of fleets that are `short` of nodes, and of volumes that are `gone`."""
-    found = (
+    """The waits of groups, of fleets that are `short` of nodes, and of volumes that are `gone`."""
+    waits = (
         Wait(
             address=one.group,
             action=one.cause.value,
@@ -227,12 +214,12 @@ def _waits(
             until=None if one.until == math.inf else one.until,
             hint=ENVIRONMENT if one.group in lacking else one.hint,
         )
-        for one in held
+        for one in waiting
     )
     few = (Wait(address=d.address or "", action="create", why=d.summary, hint=d.hint or "") for d in short)
     why = "is gone, and an empty one is made only by `fleetform apply --replace`"
     lost = (Wait(address=d.address or "", action="replace-lost", why=why, hint=d.hint or "") for d in gone)
-    return (*found, *few, *lost)
+    return (*waits, *few, *lost)
 
 
 class _ApprovalGroup(NamedTuple):
@@ -242,10 +229,10 @@ class _ApprovalGroup(NamedTuple):
     steps: tuple[str, ...]
 
 
-def _waiting(plan: Plan, held: Iterable[WaitingGroup]) -> dict[str, _ApprovalGroup]:
+def _waiting(plan: Plan, waiting: Iterable[WaitingGroup]) -> dict[str, _ApprovalGroup]:
     """Digest → the groups that belong together and wait for one approval."""
     out = {}
-    for members in components(plan, [h.group for h in held if h.approval]):
+    for members in components(plan, [one.group for one in waiting if one.approval]):
         actions = tuple(a for a in plan.actions if group_of(a) in members)
         part = replace(plan.only(actions), unplaced=Unplaced())
         steps = tuple(f"{a.id}{ENDS if a.ends else ''}" for a in actions)

@@ -336,12 +336,6 @@ class Rounds:
         self._known = replace(self._known, ranks={**before, **changed})
         return any(status.state.ended for status in changed.values())
 
-    def _watch(self, desired: Desired, state: State) -> None:
-        """Ask from now on for the ranks that this state has."""
-        backends = self.session.backends(desired, state)
-        self._polls = self._polls.on(backends) if self._polls else PollRounds(backends)
-        self._known = state
-
     def note_outages(self, store: Store, writer: Writer) -> None:
         """Write down which backends are left alone, if that has changed."""
         outages = [*self.outages.backends()]
@@ -434,7 +428,10 @@ class Rounds:
                 raise _NotLeadingError
             self.code = work.converge() or (4 if work.errors else 0)
         if work.after:
-            self._watch(desired, work.after)
+            # Ask from now on for the ranks that this state has.
+            backends = self.session.backends(desired, work.after)
+            self._polls = self._polls.on(backends) if self._polls else PollRounds(backends)
+            self._known = work.after
         waits = work.waits()
         times = (wait.until for wait in waits if wait.until is not None)
         self._next_round = min(times, default=None) if self._next_round is None else self._next_round

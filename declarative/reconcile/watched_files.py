@@ -94,7 +94,8 @@ class WatchedFiles:
         self._loaded, mark = boottime(), self._marked()
         if mark != self._mark or self._checkout is not None:
             self.who = who(self._session.directory)
-        if self.desired is None or mark != self._mark or _sends_files(self.desired):
+        sends_files = self.desired is not None and any(t.files for t in self.desired.tasks.values())
+        if self.desired is None or mark != self._mark or sends_files:
             self._read(mark)
         if self.desired is None:
             return None
@@ -127,7 +128,3 @@ class WatchedFiles:
 
     def _marked(self) -> Mark:
         return mark_of(self._session.directory, (*self._files, *self._session.inputs))
-
-
-def _sends_files(desired: Desired) -> bool:
-    return any(want.files for want in desired.tasks.values())

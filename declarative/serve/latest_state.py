@@ -93,14 +93,15 @@ class LatestState:
         """The page as it is now."""
         recorded, last = self.recorded(), self._round
         plan = last.plan if last else None
+        notes = _loop_notes(last, self.not_ready()) if self._interval is not None else []
+        spent = recorded.view.spent
+        if spent is not None and spent.dollars:
+            notes.append(("", f"Spent in {spent.month}: {spent.dollars:,.2f} USD"))
         return Page(
             title=self._title(),
             at=self._clock(),
             view=recorded.view,
-            notes=(
-                *(_loop_notes(last, self.not_ready()) if self._interval is not None else ()),
-                *_spent(recorded.view),
-            ),
+            notes=tuple(notes),
             events=recorded.events,
             refusals=plan.unplaced.refusals if plan else (),
             waiting=plan.unplaced.tried_again if plan else frozenset(),
@@ -109,18 +110,14 @@ class LatestState:
         )
 
 
-def _spent(view: StatusView) -> tuple[tuple[str, str], ...]:
-    """A line about the money spent, if any was."""
-    if view.spent is None or not view.spent.dollars:
-        return ()
-    return (("", f"Spent in {view.spent.month}: {view.spent.dollars:,.2f} USD"),)
-
-
-def _loop_notes(last: Round | None, late: str | None) -> tuple[tuple[str, str], ...]:
+def _loop_notes(last: Round | None, late: str | None) -> list[tuple[str, str]]:
     """Lines about the loop."""
     if last is None:
-        return (("odd", "The controller has not ended a round yet"),)
-    lines = [("", f"This controller {_role(last)}; round {last.number} took {last.duration:.1f} s")]
+        return [("odd", "The controller has not ended a round yet")]
+    role = "leads" if last.epoch is None else f"leads (epoch {last.epoch})"
+    if not last.held:
+        role = "follows: another controller leads"
+    lines = [("", f"This controller {role}; round {last.number} took {last.duration:.1f} s")]
     if last.revision:
         lines.append(("", f"Commit {last.revision[:12]}"))
         if last.in_force and last.in_force != last.revision:
@@ -133,13 +130,7 @@ def _loop_notes(last: Round | None, late: str | None) -> tuple[tuple[str, str], 
     failed = [r.id for r in last.results if r.outcome == "failed"]
     if failed:
         lines.append(("bad", f"Failed in the last round: {', '.join(failed[:5])}"))
-    return tuple(lines)
-
-
-def _role(last: Round) -> str:
-    if not last.held:
-        return "follows: another controller leads"
-    return "leads" if last.epoch is None else f"leads (epoch {last.epoch})"
+    return lines
 
 
 def _held(last: Round) -> list[str]:

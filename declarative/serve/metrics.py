@@ -12,11 +12,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from declarative import __version__
-from declarative.model.spec import Fleet
 from declarative.model.status import NodeState, RankState
 from declarative.planner.plan import Plan
 from declarative.reconcile.round import Round
-from declarative.render.views import NodeView, StatusView
 from declarative.serve.latest_state import LatestState, Recorded
 from declarative.store import StateError
 
@@ -108,42 +106,24 @@ def _fleets(recorded: Recorded) -> Iterator[Metric]:
         "fleetform_nodes_declared", "How many nodes a fleet should have.", labels=["fleet", "bound"]
     )
     states: Tally[tuple[str, str]] = Tally((node.fleet, node.state) for node in recorded.view.nodes)
-    uses = _uses_by_fleet(recorded.view)
+    active = {f"rank/{t.name}-{r.rank}" for t in recorded.view.tasks for r in t.ranks if r.state in ACTIVE}
+    uses: Tally[tuple[str, str]] = Tally()
+    for node in recorded.view.nodes:
+        busy = sum(holder in active for holder in node.holders.values())
+        idle = "idle" if node.state == NodeState.READY else "unavailable"  # it takes no work
+        for use, count in (("busy", busy), ("reserved", node.busy - busy), (idle, node.total - node.busy)):
+            uses[node.fleet, use] += count
     for fleet in recorded.view.fleets:
         for state in NodeState:
             _add(nodes, [fleet.name, state.value], states[fleet.name, state.value])
         for use in BLOCKS:
             _add(blocks, [fleet.name, use], uses[fleet.name, use])
-    for name in sorted(recorded.declared):
-        for bound, number in _bounds(recorded.declared[name]).items():
+    for name, spec in sorted(recorded.declared.items()):
+        for bound in ("min", "target", "max"):
+            number = len(spec.ssh_config.hosts) if spec.ssh_config is not None else getattr(spec.nodes, bound)
             if number is not None:
                 _add(declared, [name, bound], number)
     yield from (nodes, blocks, declared)
-
-
-def _uses_by_fleet(view: StatusView) -> Tally[tuple[str, str]]:
-    """How many blocks of each fleet are in use, by use."""
-    active = {f"rank/{t.name}-{r.rank}" for t in view.tasks for r in t.ranks if r.state in ACTIVE}
-    uses: Tally[tuple[str, str]] = Tally()
-    for node in view.nodes:
-        for use, count in _uses(node, active).items():
-            uses[node.fleet, use] += count
-    return uses
-
-
-def _bounds(fleet: Fleet) -> dict[str, int | None]:
-    """`min`, `target` and `max` of a fleet's nodes; all three are the number of hosts if it has hosts."""
-    if fleet.ssh_config is not None:
-        return dict.fromkeys(("min", "target", "max"), len(fleet.ssh_config.hosts))
-    assert fleet.nodes is not None
-    return {"min": fleet.nodes.min, "target": fleet.nodes.target, "max": fleet.nodes.max}
-
-
-def _uses(node: NodeView, active: set[str]) -> dict[str, int]:
-    """The use of a node's blocks. Free blocks of a node that takes no work are unavailable."""
-    busy = sum(holder in active for holder in node.holders.values())
-    idle = "idle" if node.state == NodeState.READY else "unavailable"
-    return {"busy": busy, "reserved": node.busy - busy, idle: node.total - node.busy}
 
 
 def _prices(recorded: Recorded) -> Metric:
@@ -205,7 +185,11 @@ class _Rounds:
         self._held.set(done.held)
         if done.epoch is not None:
             self._epoch.set(done.epoch)
-        self._count_errors(done)
+        for error in done.errors:
+            self._errors.labels(_valid(error.code)).inc()
+        for result in done.results:
+            if result.outcome == "failed":
+                self._errors.labels(_valid(result.code or "action-failed")).inc()
         _set(self._commit, {_valid(done.in_force): 1} if done.in_force else {})
         if not done.held:
             return
@@ -222,28 +206,17 @@ class _Rounds:
             away = {wait.address for wait in done.waits}
             _set(self._up, {_valid(name): int(f"backend/{name}" not in away) for name in done.backends})
         if done.plan is not None:
-            self._plan(done.plan)
-            self._count_restarts(done)
+            self._observe_plan(done.plan, done)
 
-    def _count_errors(self, done: Round) -> None:
-        for error in done.errors:
-            self._errors.labels(_valid(error.code)).inc()
-        for result in done.results:
-            if result.outcome == "failed":
-                self._errors.labels(_valid(result.code or "action-failed")).inc()
-
-    def _plan(self, plan: Plan) -> None:
+    def _observe_plan(self, plan: Plan, done: Round) -> None:
         ops = Tally(action.op.value for action in plan.actions)
         _set(self._actions, {op: ops[op] for op in ("create", "update", "delete")})
         _set(self._drift, Tally(drift.change for drift in plan.observed.drift))
         _set(self._unplaced, {r.code: 0 for r in plan.unplaced.refusals})
         for refusal in plan.unplaced.refusals:
             self._unplaced.labels(refusal.code).inc(len(refusal.ranks))
-
-    def _count_restarts(self, done: Round) -> None:
-        """Ranks that were started again, not for the first time."""
         done_ids = {result.id for result in done.results if result.outcome == "done"}
-        for action in done.plan.actions if done.plan else ():
+        for action in plan.actions:
             event = action.reason.value
             started = action.address.kind == "rank" and action.op == "create" and action.id in done_ids
             if started and event != "new":

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from declarative import __version__
 from declarative.model.record import struct
@@ -64,8 +64,14 @@ class Announcer:
             self._leads = True
             self._write("reconcile.leads", "reconcile/loop", {"epoch": done.epoch})
         self._write_errors(done)
-        if done.plan is not None:
-            self._write_waits(done)
+        if done.plan is None:
+            return
+        waits = {Wait(address=w.address, action=w.action, why=w.why, digest=w.digest) for w in done.waits}
+        for wait in sorted(waits - self._waits, key=lambda w: (w.address, w.action, w.why)):
+            kind = wait.address.partition("/")[0]
+            detail = {"action": wait.action, "why": wait.why, "digest": wait.digest}
+            self._write(f"{kind}.waiting", wait.address, detail)
+        self._waits = waits
 
     def _write_errors(self, done: Round) -> None:
         errors = {
@@ -85,14 +91,6 @@ class Announcer:
         if self._errors and not errors:
             self._write("reconcile.recovered", "reconcile/loop", {"commit": done.revision})
         self._errors = errors
-
-    def _write_waits(self, done: Round) -> None:
-        waits = {Wait(address=w.address, action=w.action, why=w.why, digest=w.digest) for w in done.waits}
-        for wait in sorted(waits - self._waits, key=lambda w: (w.address, w.action, w.why)):
-            kind = wait.address.partition("/")[0]
-            detail = {"action": wait.action, "why": wait.why, "digest": wait.digest}
-            self._write(f"{kind}.waiting", wait.address, detail)
-        self._waits = waits
 
 
 TIMEOUT = 10.0
@@ -183,11 +181,25 @@ def _slack(event: Event) -> str:
 def send(url: str, headers: Mapping[str, str], body: bytes) -> None:
     """Send one request; `DeliveryError` unless the answer is 2xx. Redirects are not followed."""
     split = urlsplit(url)
+    unusable = DeliveryError("its URL does not begin with `https://` or `http://`")
+    if split.scheme not in ("http", "https") or not split.hostname:
+        raise unusable
+    line: http.client.HTTPConnection
     try:
-        line = _line(split)
+        if split.scheme == "https":
+            context = ssl.create_default_context()
+            line = http.client.HTTPSConnection(split.hostname, split.port, timeout=TIMEOUT, context=context)
+        else:
+            line = http.client.HTTPConnection(split.hostname, split.port, timeout=TIMEOUT)
     except (ValueError, OSError):
-        raise DeliveryError("its URL does not begin with `https://` or `http://`") from None
-    limit = threading.Timer(LONGEST, _cut, (line,))
+        raise unusable from None
+
+    def cut() -> None:
+        if line.sock is not None:
+            with contextlib.suppress(OSError):
+                line.sock.shutdown(socket.SHUT_RDWR)
+
+    limit = threading.Timer(LONGEST, cut)
     limit.daemon = True
     limit.start()
     try:
@@ -202,24 +214,6 @@ def send(url: str, headers: Mapping[str, str], body: bytes) -> None:
         line.close()
     if not 200 <= status < 300:
         raise DeliveryError(f"it answered HTTP {status}", float(after) if after.isdigit() else 0.0)
-
-
-def _line(split: SplitResult) -> http.client.HTTPConnection:
-    if not split.hostname:
-        raise ValueError
-    if split.scheme == "https":
-        return http.client.HTTPSConnection(
-            split.hostname, split.port, timeout=TIMEOUT, context=ssl.create_default_context()
-        )
-    if split.scheme == "http":
-        return http.client.HTTPConnection(split.hostname, split.port, timeout=TIMEOUT)
-    raise ValueError
-
-
-def _cut(line: http.client.HTTPConnection) -> None:
-    if line.sock is not None:
-        with contextlib.suppress(OSError):
-            line.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _why(error: Exception) -> str:
