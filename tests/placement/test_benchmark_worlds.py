@@ -130,6 +130,7 @@ def facts_of(case: Case) -> rules.Facts:
 
 
 @needs_highs
+@pytest.mark.slow
 def test_the_model_finds_what_trying_everything_finds():
     """The least cost of what was placed; and whether each refused task fits beside it, at any price."""
     costs = refusals = 0
@@ -201,6 +202,7 @@ def test_what_is_best_can_be_had(seed: int):
 
 
 @needs_highs
+@pytest.mark.slow
 def test_the_model_seats_what_trying_everything_seats():
     """The blocks of each priority, and what the best costs at least."""
     seats = 0
@@ -294,6 +296,7 @@ def test_plans_break_no_rule(seed: int):
 
 
 @needs_highs
+@pytest.mark.slow
 def test_a_change_that_helps_one_task_is_not_told_to_one_of_another_priority():
     """task-61 is task-83 with a higher priority: with its change it would take the place of task-30."""
     found, plan = planned(2541400491, 100)
@@ -302,6 +305,7 @@ def test_a_change_that_helps_one_task_is_not_told_to_one_of_another_priority():
 
 
 @needs_highs
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "broad"), [(8377617738, False), (1635101010, True), (900243, True)])
 def test_a_plan_under_tight_limits_costs_nearly_the_least(seed: int, broad: bool):
     """HiGHS found no solution of its program, and the launches cost a sixth more than they had to, or two

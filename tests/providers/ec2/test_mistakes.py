@@ -145,7 +145,7 @@ def test_a_loop_goes_on_without_a_fleet_that_nothing_can_be_made_for(project, li
 
 def test_a_region_that_does_not_answer_is_named(project, line, tmp_path):
     """Even if the others answer: users need not find out which one it is."""
-    shorter = "import declarative.retry as d; object.__setattr__(d.PATIENCE, 'deadline', 0.0)\n"
+    shorter = "import declarative.retry as d; d.PATIENCE = d.Policy(deadline=0.0)\n"
     (tmp_path / "sitecustomize.py").write_text(shorter)
     env = {**ENV, "PYTHONPATH": str(tmp_path)}
     project.declare({**backend(line.port), "regions": ["us-east-1", "us-west-2", "eu-west-1"]}, small())
