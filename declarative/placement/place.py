@@ -10,7 +10,7 @@ from declarative.placement.block_numbers import finish
 from declarative.placement.catalog import Catalog
 from declarative.placement.demand import Job
 from declarative.placement.explain.changes import ConfirmedChanges
-from declarative.placement.explain.refusal import RefusalReports
+from declarative.placement.explain.refusal import FinishedPlan, RefusalReports
 from declarative.placement.optimum import Known
 from declarative.placement.problem import Ask, FleetRule, Node, PlacementOutcome, Refusal, Remedy, VolumeAt
 from declarative.placement.search import Search
@@ -73,7 +73,8 @@ class Placed:
                 shared=shared,
                 seated=seated,
             )
-            told = RefusalReports(self.catalog, found.assignment, finished, self._may_fit_alone)
+            plan = FinishedPlan(self.catalog, found.assignment, finished)
+            told = RefusalReports(plan, self._may_fit_alone)
             refusals = told.of(found.left, sought.of, found.proved)
             remedies = sought.shared
         return PlacementOutcome(

@@ -224,7 +224,7 @@ def test_other_tasks_are_named_as_what_is_in_the_way():
     ]
     world = bring(World(), fleets, tasks[:1])
     found = refused(look(world, fleets, tasks))
-    assert "1 not wholly idle" in found["summary"]
+    assert "1 node not wholly idle" in found["summary"]
     assert "rank/aa-0" in str(found["ranks"])
     assert "rank/train" not in str(found["ranks"])
 

@@ -543,5 +543,5 @@ def test_only_what_is_there_is_counted():
     asks = [ask("aa", nodes=2, priority=9), ask("bb", nodes=2)]
     refusal = refused(run(asks, [], [fleet(nodes="0..2", offers=[offer()], placement="cluster")]))
     assert refusal.summary.endswith(
-        "2 whole idle nodes in one cluster fleet wanted, 0 found (1 beyond the fleet's maximum)"
+        "2 whole idle nodes in one cluster fleet wanted, 0 found (1 offer beyond the fleet's maximum)"
     )

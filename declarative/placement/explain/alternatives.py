@@ -7,7 +7,7 @@ offer is checked with the filters of a refusal: would it hold the rank?
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from declarative.model.record import struct
@@ -16,9 +16,8 @@ from declarative.placement.assignment import Assignment
 from declarative.placement.block_numbers import finish
 from declarative.placement.catalog import Catalog, LaunchOption
 from declarative.placement.constrained import Special
-from declarative.placement.cover import Try
 from declarative.placement.demand import ANYWHERE, Domain, Job
-from declarative.placement.explain.refusal import RefusalReports, RejectionReport
+from declarative.placement.explain.refusal import FinishedPlan, RejectionReport, fitting_ranks
 from declarative.placement.filters import Mismatch, fleet_reason
 from declarative.placement.gangs import best_try
 from declarative.placement.problem import (
@@ -155,34 +154,20 @@ class Elsewhere:
     """What the launches add to the cost, USD an hour."""
 
 
-class PlaceReport(RejectionReport):
-    """A tally that checks one place at a time."""
-
-    def of_option(self, option: LaunchOption) -> Mismatch | None:
-        """Why the rank cannot have an offer; None if it can. A pinned name must be free for a launch."""
-        pins = self.job.task.instances
-        reason = self._of_option(option)
-        if reason or self._may_be_named(option.fleet):
-            return reason
-        return Mismatch(
-            "instance", f"the task asks for {', '.join(pins)}, and none of them can be launched here"
-        )
-
-
-class Recount:
+class _Recount:
     """A finished plan without the places of some tasks, or of one rank."""
 
     def __init__(self, scene: Scene, asks: Sequence[Ask]) -> None:
         self.scene = scene
         self.catalog = Catalog(asks, scene.nodes, scene.rules(), scene.volumes)
         self.assignment = Assignment.start(self.catalog)
-        self.refusals = RefusalReports(self.catalog, self.assignment, finish(self.assignment))
+        self.plan = FinishedPlan(self.catalog, self.assignment, finish(self.assignment))
 
-    def asks(self, job: Job, rank: int, domain: Domain) -> PlaceReport:
-        """A tally for one rank of a task whose other ranks lie in `domain`."""
+    def report(self, job: Job, rank: int, domain: Domain) -> RejectionReport:
+        """A report on one rank of a task whose other ranks lie in `domain`."""
         if not job.request.one_vendor:
             domain = domain._replace(maker=None)
-        return PlaceReport(self.refusals, job, Try(domain=domain), rank, {})
+        return RejectionReport(self.plan, job, rank, domain, {})
 
     def domain(self, job: Job) -> Domain:
         """The domain in which a cluster task without a place found the most places."""
@@ -190,31 +175,69 @@ class Recount:
         return found.domain if found else ANYWHERE
 
 
+class _RejectedGroups:
+    """What was rejected, by what it is and by code."""
+
+    def __init__(self, cost: float | None) -> None:
+        """`cost` is that of the chosen node, USD an hour; None if it is unknown."""
+        self._cost = cost
+        self._groups: dict[tuple[str, str], list[tuple[Rejection, bool]]] = {}
+
+    def add(self, what: str, reason: Mismatch, targets: Iterable[str], price: float | None = None) -> None:
+        """Add targets that one reason rejected."""
+        cheaper = price is not None and self._cost is not None and price < self._cost
+        self._groups.setdefault((what, reason.code), []).extend((reason.of(t), cheaper) for t in targets)
+
+    def add_barred(self, scene: Scene, may_use: Callable[[str], bool]) -> None:
+        """Add the offers that the limits of fleets rule out for anyone."""
+        for fleet, name, price, limit in scene.barred:
+            if may_use(fleet):
+                detail = f"fleet/{fleet} launches no such node: its `{limit}` rules it out"
+                self.add("offer", Mismatch("no-offer", detail), [name], price)
+
+    def listed(self, own: Callable[[Rejection], Rejection] = lambda rejection: rejection) -> list[Rejected]:
+        """Nodes, then offers, then fleets; of each the most frequent code first. `own` gives a node's own
+        rejection, where nodes that are alike were asked about as one.
+        """
+        out: list[Rejected] = []
+        for (what, code), group in self._groups.items():
+            examples = [rejection for rejection, _ in group]
+            if what == "node":
+                examples.sort(key=lambda r: natural(r.target))
+                examples = list(map(own, examples[:NAMED]))
+            cheaper = sum(cheaper for _, cheaper in group)
+            shown = tuple(examples[:NAMED])
+            out.append(Rejected(what=what, code=code, count=len(group), cheaper=cheaper, examples=shown))
+        kinds = ("node", "offer", "fleet")
+        return sorted((r for r in out if r.count), key=lambda r: (kinds.index(r.what), -r.count, r.code))
+
+
 class _AlternativeSearch:
     """Sorts all nodes and offers into those that would hold a rank and those that would not."""
 
-    def __init__(self, recount: Recount, job: Job, rank: int, domain: Domain, seat: Node | None) -> None:
+    def __init__(self, recount: _Recount, job: Job, rank: int, domain: Domain, seat: Node | None) -> None:
         self.recount, self.catalog, self.assignment = recount, recount.catalog, recount.assignment
         self.job, self.seat = job, seat
-        self.tally = recount.asks(job, rank, domain)
+        self.report = recount.report(job, rank, domain)
         self.alone = seat is not None and seat.new and seat.name not in self.catalog.index
         self.anyway = self.alone and seat is not None and self.assignment.baseline_left[seat.fleet] > 0
-        self.turned: dict[tuple[str, str], list[tuple[Rejection, bool]]] = {}
-        self.counts: dict[tuple[str, str], int] = {}
+        self.rejected = _RejectedGroups(seat.price if seat else None)
 
     def instead(self) -> Instead:
         """The alternatives and the rejected ones, named and counted."""
         nodes, offers = self._nodes(), self._offers()
-        self._barred()
+        fleets = self.catalog.fleets
+        self.rejected.add_barred(
+            self.recount.scene, lambda fleet: not fleet_reason(self.job.task, fleets[fleet].fleet)
+        )
         cost = self.seat.price if self.seat else None
-        cheaper = 0 if cost is None else sum(1 for o in offers if o.kind.cost < cost)
         return Instead(
             nodes=tuple(nodes[:MOST]),
             nodes_count=len(nodes),
             offers=tuple(offers[:MOST]),
             offers_count=len(offers),
-            cheaper=cheaper,
-            turned=tuple(self._turned()),
+            cheaper=0 if cost is None else sum(o.kind.cost < cost for o in offers),
+            turned=tuple(self.rejected.listed(self._own_rejection)),
             alone=self.alone,
             anyway=self.anyway,
         )
@@ -222,29 +245,23 @@ class _AlternativeSearch:
     # Existing nodes
 
     def _nodes(self) -> list[Alternative]:
-        found: list[tuple[tuple[object, ...], int]] = []
-        pinned = bool(self.job.task.instances)
-        for numbers in self.recount.refusals.alike.values():
-            for group in [[n] for n in numbers] if pinned else [numbers]:
-                reason = self.tally.of_node(group[0])
-                others = [n for n in group if not self._is_seat(n)]
-                if reason:
-                    names = [self.catalog.nodes[n].name for n in others]
-                    self._note("node", reason, [f"node/{n}" for n in names])
+        names = [node.name for node in self.catalog.nodes]
+        numbers: list[int] = []
+        for alike in self.recount.plan.alike.values():
+            for group in [[n] for n in alike] if self.job.task.instances else [alike]:
+                others = [n for n in group if self.seat is None or names[n] != self.seat.name]
+                if reason := self.report.of_node(group[0]):
+                    self.rejected.add("node", reason, [f"node/{names[n]}" for n in others])
                 else:
-                    found += [((*self._key(n), natural(self.catalog.nodes[n].name)), n) for n in others]
-        found.sort()
-        return [self._node(n) for _, n in found]
-
-    def _is_seat(self, number: int) -> bool:
-        return self.seat is not None and self.catalog.nodes[number].name == self.seat.name
+                    numbers += others
+        return [self._node(n) for n in sorted(numbers, key=lambda n: (*self._key(n), natural(names[n]), n))]
 
     def _key(self, number: int) -> tuple[float, ...]:
         """Sorts places from best to worst, as seen by this one rank (as in `cover`)."""
         kind, free = self.assignment.kind_of[number], self.assignment.free[number]
-        found, need = self.catalog.kinds[kind], self.job.request.fit[kind]
-        gpus = need * found.shape.gpus // found.total - self.job.request.gpus
-        return (gpus, free == found.total and not self.job.request.whole, free - need, found.cost)
+        node_type, need = self.catalog.kinds[kind], self.job.request.fit[kind]
+        gpus = need * node_type.shape.gpus // node_type.total - self.job.request.gpus
+        return (gpus, free == node_type.total and not self.job.request.whole, free - need, node_type.cost)
 
     def _node(self, number: int) -> Alternative:
         kind = self.assignment.kind_of[number]
@@ -261,39 +278,37 @@ class _AlternativeSearch:
     def _why_not_chosen(self, number: int) -> str | None:
         """Why the place that was taken is better, if it is on an existing node."""
         chosen = self.catalog.index.get(self.seat.name) if self.seat else None
-        if chosen is None or self.tally.of_node(chosen):
+        if chosen is None or self.report.of_node(chosen):
             return None
         mine, its = self._key(chosen), self._key(number)
-        gpus, idle, left, _ = (a > b for a, b in zip(its, mine, strict=True))
+        gpus, idle, blocks, _ = (a > b for a, b in zip(its, mine, strict=True))
         if gpus:
             return f"it would take {its[0]:g} GPUs that the rank does not ask for"
         if its[0] == mine[0] and idle:
             return "it is wholly idle, and is kept for ranks that need a whole node"
-        if its[:2] == mine[:2] and left:
+        if its[:2] == mine[:2] and blocks:
             return f"it would leave {its[2]:g} blocks idle instead of {mine[2]:g}"
         return None
+
+    def _own_rejection(self, rejection: Rejection) -> Rejection:
+        """The rejection for this node's own holders: nodes that are alike were asked about as one."""
+        reason = self.report.of_node(self.catalog.index[rejection.target.removeprefix("node/")])
+        return reason.of(rejection.target) if reason else rejection
 
     # Offers
 
     def _offers(self) -> list[Alternative]:
         out: list[Alternative] = []
         mine = NodeType(*of_node(self.seat)) if self.seat and self.seat.new else None
-        for option in self.catalog.options:
-            kind = self.catalog.kinds[option.kind]
-            if kind == mine:
+        for _, target, option, reason in self.report.of_offers():
+            kind = None if option is None else self.catalog.kinds[option.kind]
+            if kind is not None and kind == mine:
                 continue
-            reason = self.tally.of_option(option)
             if reason:
-                self._note("offer", reason, [offer_name(kind)], kind.price)
-            else:
+                what = "fleet" if target.startswith("fleet/") else "offer"
+                self.rejected.add(what, reason, [target], kind.price if kind else None)
+            elif kind is not None and option is not None:
                 out.append(self._offer(kind, self.job.request.fit[option.kind]))
-        for _, reason, target in self.tally.unseen():
-            self._note("offer", reason, [target])
-        for name in self.recount.refusals.without_offer:
-            rule = self.catalog.fleets[name]
-            none = Mismatch("no-offer", rule.why_nothing())
-            reason = fleet_reason(self.job.task, rule.fleet) or none
-            self._note("fleet", reason, [f"fleet/{name}"])
         return out
 
     def _offer(self, kind: NodeType, blocks: int) -> Alternative:
@@ -303,90 +318,47 @@ class _AlternativeSearch:
         more = None if kind.price is None or saved is None else round(kind.price - saved, 6)
         return Alternative(target=offer_name(kind), kind=kind, blocks=blocks, idle=kind.total, more=more)
 
-    def _barred(self) -> None:
-        """Offers that a fleet's own limits rule out, of fleets that the task may use."""
-        for fleet, name, price, limit in self.recount.scene.barred:
-            if not fleet_reason(self.job.task, self.catalog.fleets[fleet].fleet):
-                self._note("offer", barred_reason(fleet, limit), [name], price)
-
-    # Rejected nodes and offers
-
-    def _note(self, what: str, reason: Mismatch, targets: Sequence[str], price: float | None = None) -> None:
-        cost = self.seat.price if self.seat else None
-        less = price is not None and cost is not None and price < cost
-        key = (what, reason.code)
-        self.counts[key] = self.counts.get(key, 0) + len(targets)
-        self.turned.setdefault(key, []).extend((reason.of(t), less) for t in targets)
-
-    def _turned(self) -> Iterable[Rejected]:
-        for (what, code), found in sorted(self.turned.items(), key=lambda p: _turned_order(p[0], len(p[1]))):
-            if found:
-                items = [r for r, _ in found]
-                if what == "node":
-                    items.sort(key=lambda r: natural(r.target))
-                    items = [self._own_rejection(r) for r in items[:NAMED]]
-                cheaper = sum(less for _, less in found)
-                yield Rejected(
-                    what=what, code=code, count=len(found), cheaper=cheaper, examples=tuple(items[:NAMED])
-                )
-
-    def _own_rejection(self, rejection: Rejection) -> Rejection:
-        """The rejection for this node's own holders: nodes that are alike were checked as one."""
-        reason = self.tally.of_node(self.catalog.index[rejection.target.removeprefix("node/")])
-        return reason.of(rejection.target) if reason else rejection
-
-
-def barred_reason(fleet: str, limit: str) -> Mismatch:
-    """Why a fleet launches no such offer for anyone."""
-    return Mismatch("no-offer", f"fleet/{fleet} launches no such node: its `{limit}` rules it out")
-
-
-def _turned_order(key: tuple[str, str], count: int) -> tuple[object, ...]:
-    what, code = key
-    return (("node", "offer", "fleet").index(what), -count, code)
-
-
-# ------------------------------------------------------------------------------------------- questions
-
 
 def instead(scene: Scene, ask: Ask, rank: int, seat: Node, domain: Domain) -> Instead:
     """Which other places would hold a rank that sits on `seat`. Its siblings stay where they are."""
     name = f"rank/{rank_name(str(ask.want.spec.name), rank)}"
-    recount = Recount(scene.without({name}), [ask])
+    recount = _Recount(scene.without({name}), [ask])
     return _AlternativeSearch(recount, recount.catalog.jobs[0], rank, domain, seat).instead()
+
+
+def _without_task(scene: Scene, ask: Ask) -> _Recount:
+    task = ask.want.spec
+    return _Recount(scene.without({f"rank/{rank_name(str(task.name), r)}" for r in range(task.nodes)}), [ask])
 
 
 def places(scene: Scene, ask: Ask, rank: int) -> Instead:
     """Which places would hold one rank of a task that cannot be placed as a whole."""
-    task = ask.want.spec
-    mine = {f"rank/{rank_name(str(task.name), r)}" for r in range(task.nodes)}
-    recount = Recount(scene.without(mine), [ask])
+    recount = _without_task(scene, ask)
     job = recount.catalog.jobs[0]
     return _AlternativeSearch(recount, job, rank, recount.domain(job), None).instead()
 
 
 def elsewhere(scene: Scene, ask: Ask) -> tuple[Elsewhere, ...]:
     """The areas in which a whole cluster task could lie, and how far it gets in each; best first."""
-    task = ask.want.spec
-    mine = {f"rank/{rank_name(str(task.name), r)}" for r in range(task.nodes)}
-    recount = Recount(scene.without(mine), [ask])
+    recount = _without_task(scene, ask)
     job = recount.catalog.jobs[0]
     out: list[tuple[tuple[float, ...], Elsewhere]] = []
     for domain in itertools.islice(recount.catalog.domains(job.request), MOST_DOMAINS):
-        if domain.area is None:
+        area = domain.area
+        if area is None:
             continue
         found = Special(recount.assignment, job, domain).run()
-        area = domain.area
+        fits = job.ranks if found.failed is None else len(fitting_ranks(recount.assignment, job, found))
         item = Elsewhere(
             fleet=area.fleet,
             backend=area.backend,
             region=area.region,
             at=area.at,
-            found=len(found.nodes) if found.failed is not None else job.ranks,
+            found=fits,
             launches=found.launches,
             cost=round(found.cost, 6),
         )
-        out.append(((found.failed is not None, -item.found, *found.key), item))
+        out.append(((found.failed is not None, -fits, *found.key), item))
     return tuple(item for _, item in sorted(out, key=lambda p: p[0])[:MOST])
 
 
@@ -394,94 +366,58 @@ def launched(scene: Scene, node: Node, seated: Sequence[tuple[Ask, int, Domain]]
     """Why a node is launched from its offer: which other offers would hold all ranks that sit on it."""
     bare = scene.without(set(node.held.values()))
     bare = replace(bare, nodes=tuple(n for n in bare.nodes if n.name != node.name))
-    recount = Recount(bare, list({str(ask.want.spec.name): ask for ask, _, _ in seated}.values()))
-    jobs = {str(job.task.name): job for job in recount.catalog.jobs}
-    asked = [
-        (job, recount.asks(job, rank, domain))
-        for ask, rank, domain in seated
-        if (job := jobs.get(str(ask.want.spec.name)))
-    ]
-    return _Launch(recount, node, asked).instead()
-
-
-def _by_code(turned: Mapping[str, Sequence[tuple[Rejection, bool]]]) -> tuple[Rejected, ...]:
-    """Rejected offers by code, most frequent code first, and whether each is cheaper."""
-    return tuple(
-        Rejected(
-            what="offer",
-            code=code,
-            count=len(found),
-            cheaper=sum(less for _, less in found),
-            examples=tuple(r for r, _ in found[:NAMED]),
+    recount = _Recount(bare, list({str(ask.want.spec.name): ask for ask, _, _ in seated}.values()))
+    catalog, assignment = recount.catalog, recount.assignment
+    jobs = {str(job.task.name): job for job in catalog.jobs}
+    ranks = [(jobs[str(ask.want.spec.name)], rank, domain) for ask, rank, domain in seated]
+    reports = [recount.report(*rank) for rank in ranks]
+    mine = NodeType(*of_node(node))
+    offers: list[Alternative] = []
+    rejected = _RejectedGroups(mine.cost)
+    for option in catalog.options:
+        kind = catalog.kinds[option.kind]
+        if kind == mine or (not ranks and option.fleet != node.fleet):
+            continue
+        reasons = filter(None, (report.of_option(option) for report in reports))
+        reason = next(reasons, None) or _too_small(recount, option, ranks)
+        if reason is None and not ranks and not assignment.may_launch(option):
+            reason = Mismatch("region", "the fleet's other nodes lie elsewhere, and a cluster stays together")
+            if assignment.quota_left[option.quota] == 0:
+                reason = Mismatch("limit", f"its limit of {option.offer.limit} is reached", {"nodes": 1})
+        if reason:
+            rejected.add("offer", reason, [offer_name(kind)], kind.price)
+            continue
+        more = None if kind.price is None or mine.price is None else round(kind.price - mine.price, 6)
+        blocks = sum(job.request.fit[option.kind] for job, _, _ in ranks)
+        offers.append(
+            Alternative(target=offer_name(kind), kind=kind, blocks=blocks, idle=kind.total, more=more)
         )
-        for code, found in sorted(turned.items(), key=lambda p: (-len(p[1]), p[0]))
+    rejected.add_barred(bare, lambda fleet: fleet == node.fleet)
+    return Instead(
+        offers=tuple(offers[:MOST]),
+        offers_count=len(offers),
+        cheaper=sum(o.kind.cost < mine.cost for o in offers),
+        turned=tuple(rejected.listed()),
+        alone=True,
+        anyway=assignment.baseline_left[node.fleet] > 0,
     )
 
 
-class _Launch:
-    """The offers that could be launched in place of a node."""
-
-    def __init__(self, recount: Recount, node: Node, asked: Sequence[tuple[Job, PlaceReport]]) -> None:
-        self.recount, self.catalog, self.node, self.asked = recount, recount.catalog, node, asked
-
-    def instead(self) -> Instead:
-        """The offers that would hold all ranks on it, cheapest first, and the rejected ones."""
-        mine = NodeType(*of_node(self.node))
-        offers: list[Alternative] = []
-        turned: dict[str, list[tuple[Rejection, bool]]] = {}
-        for option in self.catalog.options:
-            kind = self.catalog.kinds[option.kind]
-            if kind == mine or (not self.asked and option.fleet != self.node.fleet):
-                continue
-            reason = self._reason(option)
-            if reason is None:
-                offers.append(self._alternative(option, kind, mine))
-            else:
-                item = (reason.of(offer_name(kind)), kind.cost < mine.cost)
-                turned.setdefault(reason.code, []).append(item)
-        self._add_barred(turned, mine)
-        return Instead(
-            offers=tuple(offers[:MOST]),
-            offers_count=len(offers),
-            cheaper=sum(1 for o in offers if o.kind.cost < mine.cost),
-            turned=_by_code(turned),
-            alone=True,
-            anyway=self.recount.assignment.baseline_left[self.node.fleet] > 0,
-        )
-
-    def _add_barred(self, turned: dict[str, list[tuple[Rejection, bool]]], mine: NodeType) -> None:
-        """Add the offers that the fleet's own limits keep out of placement."""
-        for fleet, name, price, limit in self.recount.scene.barred:
-            if fleet == self.node.fleet:
-                reason = barred_reason(fleet, limit)
-                less = price is not None and price < mine.cost
-                turned.setdefault(reason.code, []).append((reason.of(name), less))
-
-    def _alternative(self, option: LaunchOption, kind: NodeType, mine: NodeType) -> Alternative:
-        more = None if kind.price is None or mine.price is None else round(kind.price - mine.price, 6)
-        blocks = sum(job.request.fit[option.kind] for job, _ in self.asked)
-        return Alternative(target=offer_name(kind), kind=kind, blocks=blocks, idle=kind.total, more=more)
-
-    def _reason(self, option: LaunchOption) -> Mismatch | None:
-        for _, tally in self.asked:
-            reason = tally.of_option(option)
-            if reason:
-                return reason
-        total = self.catalog.kinds[option.kind].total
-        needed = sum(job.request.fit[option.kind] for job, _ in self.asked)
-        if needed > total:
-            text = f"its {total} blocks do not hold all {len(self.asked)} ranks, which need {needed}"
-            return Mismatch("too-small", text, {"blocks": needed - total})
-        if not self.asked and not self.recount.assignment.may_launch(option):
-            if self.recount.assignment.quota_left[option.quota] == 0:
-                return Mismatch("limit", f"its limit of {option.offer.limit} is reached", {"nodes": 1})
-            return Mismatch("region", "the fleet's other nodes lie elsewhere, and a cluster stays together")
+def _too_small(
+    recount: _Recount, option: LaunchOption, ranks: Sequence[tuple[Job, int, Domain]]
+) -> Mismatch | None:
+    """Whether a node of an offer does not hold all ranks, each of which fits it."""
+    total = recount.catalog.kinds[option.kind].total
+    needed = sum(job.request.fit[option.kind] for job, _, _ in ranks)
+    if needed <= total:
         return None
+    text = f"its {total} blocks do not hold all {len(ranks)} ranks, which need {needed}"
+    return Mismatch("too-small", text, {"blocks": needed - total})
 
 
 def looked(scene: Scene, asks: Sequence[tuple[Ask, int]], node: str) -> list[tuple[str, Mismatch | None]]:
     """Why a node rejected each task without a place; None if it would hold a rank of the task."""
-    recount = Recount(scene, [ask for ask, _ in asks])
+    recount = _Recount(scene, [ask for ask, _ in asks])
     number = recount.catalog.index[node]
     ranks = {str(ask.want.spec.name): rank for ask, rank in asks}
     known: dict[object, Mismatch | None] = {}
@@ -490,6 +426,6 @@ def looked(scene: Scene, asks: Sequence[tuple[Ask, int]], node: str) -> list[tup
         name = str(job.task.name)
         key: object = (job.key, ranks[name]) if job.unconstrained else job.index
         if key not in known:
-            known[key] = recount.asks(job, ranks[name], recount.domain(job)).of_node(number)
+            known[key] = recount.report(job, ranks[name], recount.domain(job)).of_node(number)
         out.append((name, known[key]))
     return out

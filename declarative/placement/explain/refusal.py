@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from declarative.model.diagnostic import and_more
@@ -17,7 +16,7 @@ from declarative.placement.assignment import Assignment
 from declarative.placement.block_numbers import BlockAssignment
 from declarative.placement.catalog import Catalog, LaunchOption
 from declarative.placement.cover import Try
-from declarative.placement.demand import ANYWHERE, Job, is_spread
+from declarative.placement.demand import ANYWHERE, Domain, Job, is_spread
 from declarative.placement.explain.never import LASTING, PASSING, EmptyWorld, not_pinned, unseen_reason
 from declarative.placement.filters import (
     Mismatch,
@@ -49,9 +48,6 @@ from declarative.placement.volumes import mount_reason
 MOST_REJECTIONS = 200
 """Up to that many nodes and offers are named one by one; more are counted, by fleet and code."""
 
-OWN = "other ranks of the task have it"
-TO_MIX = "a gang mixes vendors only if `gpu` names models of both, or `instances` pins nodes of both"
-
 NAMED = 3
 """Nodes of each fleet and code that are named all the same."""
 
@@ -59,6 +55,8 @@ MOST_ASKED = 1_000_000
 """Nodes and offers that are asked about for all refusals of a plan; beyond, a refusal lists none."""
 
 BRIEF = "too many were refused to say why here: `fleetform explain task/NAME` does"
+TAKEN_BY_SIBLINGS = "other ranks of the task have it"
+TO_MIX = "a gang mixes vendors only if `gpu` names models of both, or `instances` pins nodes of both"
 
 ABLE = {
     "isolation": "leave out `isolation`, or let the hosts' user be root there or delegate cgroups to him",
@@ -73,27 +71,19 @@ PINNED = {
 """What helps a task that names its nodes."""
 
 
-class RefusalReports:
-    """The refusals of one finished plan. Tasks that are alike are refused for the same reasons."""
+class FinishedPlan:
+    """What a plan leaves: the nodes with all that sits on them, and what turns kinds of nodes down."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        assignment: Assignment,
-        finished: BlockAssignment,
-        may_fit_alone: Callable[[Catalog, Job], bool] = lambda _catalog, _job: False,
-    ) -> None:
-        """`may_fit_alone` says whether the search finds a task a place in a catalog, or may do so."""
-        self.catalog, self._may_fit_alone = catalog, may_fit_alone
-        self.assignment = assignment
-        self.finished = finished
-        self._launched = {n.name: assignment.kind_of[i] for i, n in finished.nodes.items() if n.new}
-        self.start = Assignment.start(catalog)
-        self._by_place: dict[tuple[int, int], Mismatch | None] = {}
-        self._by_shape: dict[tuple[int, int], Mismatch | None] = {}
-        self._asked = 0
-        self._alike: dict[tuple[object, ...], Refusal] = {}
-        self.alike = _alike_nodes(assignment, finished)
+    def __init__(self, catalog: Catalog, assignment: Assignment, blocks: BlockAssignment) -> None:
+        self.catalog, self.assignment = catalog, assignment
+        self.nodes = blocks.nodes
+        self.held = {number: blocks.held.get(number, node.held) for number, node in blocks.nodes.items()}
+        self.alike: dict[tuple[object, ...], list[int]] = {}
+        """Nodes that are alike to every task: of one kind and readiness, with as many busy blocks."""
+        for number, node in self.nodes.items():
+            ready = (node.closed, node.readiness.state, node.readiness.reason)
+            key = (assignment.kind_of[number], ready, len(self.held[number]), node.new)
+            self.alike.setdefault(key, []).append(number)
         offered = {option.fleet for option in catalog.options}
         # Hosts that are nodes, and what is not there now, are named themselves.
         self.without_offer = [
@@ -101,58 +91,106 @@ class RefusalReports:
             for name, rule in catalog.fleets.items()
             if name not in offered and not rule.unseen and not (rule.fleet.exists and rule.existing)
         ]
+        self._by_place: dict[tuple[int, int], Mismatch | None] = {}
+        self._by_shape: dict[tuple[int, int], Mismatch | None] = {}
+
+    def kind_reason(self, job: Job, kind: int) -> Mismatch | None:
+        """What turns a whole kind down, whatever its nodes hold: by its place, else by its shape."""
+        task, catalog = job.task, self.catalog
+        where, node_type = (job.request.limits, kind), catalog.kinds[kind]
+        if where not in self._by_place:
+            rule = catalog.fleets.get(node_type.fleet)
+            if rule is None:
+                reason: Mismatch | None = Mismatch(
+                    "fleet", f"fleet/{node_type.fleet} is not declared any more"
+                )
+            else:
+                reason = fleet_reason(task, rule.fleet) or topology_reason(task, rule.fleet, node_type)
+                reason = reason or place_reason(task, node_type)
+                reason = reason or beside_reason(task, node_type, catalog.beside.get(task.name, ()))
+            self._by_place[where] = reason
+        if self._by_place[where]:
+            return self._by_place[where]
+        shape = (job.request.size, catalog.hardware_of[kind])
+        if shape not in self._by_shape:
+            self._by_shape[shape] = shape_reason(task, node_type)
+        return self._by_shape[shape]
+
+
+def fitting_ranks(assignment: Assignment, job: Job, found: Try | None) -> list[int]:
+    """The ranks of a refused task that have places together. `found` is how far it came."""
+    ranks = sorted(found.nodes.keys() - {found.failed}) if found else []
+    # Places may share room, such as the maximum of a fleet, so that ranks with volumes have too many of them.
+    while ranks and not job.unconstrained:
+        ask = job.ask
+        mounts = tuple(ask.want.mounts[rank] for rank in ranks) if ask.want.mounts else ()
+        want = replace(ask.want, spec=replace(job.task, nodes=len(ranks)), mounts=mounts)
+        part = replace(ask, want=want, prior={}, numbers=tuple(map(ask.number, ranks)))
+        tried = best_try(assignment, assignment.catalog.job(job.index, part), {})
+        if tried is not None and tried.failed is None:
+            break
+        ranks = ranks[: min(len(tried.nodes) if tried else 0, len(ranks) - 1)]
+    return ranks
+
+
+class RefusalReports:
+    """The refusals of one finished plan. Tasks that are alike are refused for the same reasons."""
+
+    def __init__(self, plan: FinishedPlan, may_fit_alone: Callable[[Catalog, Job], bool]) -> None:
+        """`may_fit_alone` says whether the search finds a task a place in a catalog, or may do so."""
+        self.plan, self._may_fit_alone = plan, may_fit_alone
+        self.catalog, self.assignment = plan.catalog, plan.assignment
+        self._launched = {node.name for node in plan.nodes.values() if node.new}
+        self._busy = any(plan.held.values())
+        self._asked = 0
 
     def of(
-        self, jobs: Sequence[Job], remedies: Callable[[Job], tuple[str, ...] | None], proved: Collection[int]
+        self, jobs: Sequence[Job], changes: Callable[[Job], tuple[str, ...] | None], proved: Collection[int]
     ) -> list[Refusal]:
         """The refusal of each task. `proved`: tasks that were proved to have no place beside all others."""
         self._empty_world = EmptyWorld(self.catalog, jobs, self._may_fit_alone)
         out: list[Refusal] = []
+        alike: dict[tuple[object, ...], Refusal] = {}
         for job in jobs:
-            key = (job.likeness, remedies(job), job.index in proved)
-            if key not in self._alike:
-                self._alike[key] = self._refusal(job, key[1], proved=key[2])
-            out.append(replace(self._alike[key], task=str(job.task.name)))
+            key = (job.likeness, changes(job), job.index in proved)
+            if key not in alike:
+                alike[key] = self._refusal(job, key[1], proved=key[2])
+            out.append(replace(alike[key], task=str(job.task.name)))
         return out
 
     def _refusal(self, job: Job, changes: tuple[str, ...] | None, *, proved: bool) -> Refusal:
         never = self._empty_world.never_fits(job)
         proved = never or proved or self._counts_out(job)
         found = best_try(self.assignment, job, {}) or Try(domain=ANYWHERE, failed=0)
-        failed = found.failed if found.failed is not None else 0
-        self.assignment.log = []
-        seated = seat_partly(self.assignment, job, found)
-        self._asked += len(self.alike) + len(self.catalog.options)
+        failed = found.failed or 0
+        fits = fitting_ranks(self.assignment, job, replace(found, failed=failed))
+        self._asked += len(self.plan.alike) + len(self.catalog.options)
         brief = self._asked > MOST_ASKED
-        tally = RejectionReport(self, job, found, failed, seated, brief=brief)
+        self.assignment.log = []
+        siblings = seat_partly(self.assignment, job, found)
+        report = RejectionReport(self.plan, job, failed, found.domain, siblings, volumes=found.volumes)
+        if not brief:
+            report.ask_all()
         self.assignment.undo()
-        fits, other = Verdict.FITS, Verdict.NOT_TRIED
         verdicts = [
-            RankVerdict(rank=job.ask.number(r), verdict=fits if r in found.nodes else other)
+            RankVerdict(rank=job.ask.number(r), verdict=Verdict.FITS if r in fits else Verdict.NOT_TRIED)
             for r in range(job.ranks)
         ]
-        verdicts[failed] = replace(verdicts[failed], verdict=Verdict.CAUSE, rejections=tally.rejections)
-        fleets = len(self.catalog.fleets)
+        verdicts[failed] = replace(verdicts[failed], verdict=Verdict.CAUSE, rejections=report.rejections())
+        hint = self._unknown_pins(job) if job.task.instances else None
+        codes = report.counts or {code for _, code in report.taken_by_siblings}
+        hint = hint or hint_for(job.task, codes, never=never, changes=changes, busy=self._busy)
+        why = report.counted() if self.catalog.fleets else "the project declares no fleet"
         return Refusal(
             task=str(job.task.name),
             code="never-fits" if never else "no-capacity",
-            summary=summary_of(
-                job.task, len(found.nodes), tally.counts, never=never, fleets=fleets, proved=proved
-            ),
-            hint=BRIEF if brief else self._hint(job, tally, changes, never=never),
+            summary=summary_of(job.task, len(fits), why, never=never, proved=proved),
+            hint=BRIEF if brief else hint,
             ranks=tuple(verdicts),
             changes=changes,
             proved=proved,
-            causes=tally.causes,
+            causes=report.causes,
         )
-
-    def _hint(
-        self, job: Job, tally: RejectionReport, changes: tuple[str, ...] | None, *, never: bool
-    ) -> str | None:
-        busy = any(self.finished.held.get(n, node.held) for n, node in self.finished.nodes.items())
-        codes = tally.counts or {code: 1 for _, code in tally.taken_by_siblings}
-        unknown = self._unknown_pins(job) if job.task.instances else None
-        return unknown or hint_for(job.task, codes, never=never, changes=changes, busy=busy)
 
     def _counts_out(self, job: Job) -> bool:
         """Whether what is there has too few blocks even without this plan's tasks, and no launch may help.
@@ -161,104 +199,46 @@ class RefusalReports:
         """
         if not job.alike:
             return False
-        start = self.start
+        start = Assignment.start(self.catalog)
         options = () if job.reuse else self.catalog.options_in(job.request, ANYWHERE)
-        owed = any(start.baseline_left.values())
-        if owed or any(start.may_launch(option) for option, _, _ in options):
+        if any(start.baseline_left.values()) or any(start.may_launch(option) for option, _, _ in options):
             return False
         found = best_try(start, job, {})
         return found is None or found.failed is not None
 
     def _unknown_pins(self, job: Job) -> str | None:
         """What to say where `instances` names no node that is there or will be, whatever is placed."""
-        known = {*self.catalog.index, *self.catalog.coming, *self._unseen_hosts()}
-        pins = [p for p in job.task.instances if p not in known]
-        if pins and self._launched.keys() >= set(pins):
-            nodes = ", ".join(f"node/{pin}" for pin in pins[:NAMED])
-            return f"this plan launches {nodes}: apply it, then plan again"
+        unseen = (item.offer for rule in self.catalog.fleets.values() for item in rule.unseen)
+        hosts = {offer.host.name for offer in unseen if offer and offer.host}
+        pins = [p for p in job.task.instances if p not in {*self.catalog.index, *self.catalog.coming, *hosts}]
         if not pins:
             return None
-        there = sorted(self.catalog.index, key=natural)
+        if self._launched >= set(pins):
+            nodes = ", ".join(f"node/{pin}" for pin in pins[:NAMED])
+            return f"this plan launches {nodes}: apply it, then plan again"
+        names = sorted(self.catalog.index, key=natural)
         fleets = {p.rpartition("-")[0] for p in pins}
-        near = [n for n in there if n.rpartition("-")[0] in fleets] or there
-        found = f"there are {and_more(near, NAMED)}" if near else "no node is there"
+        near = [n for n in names if n.rpartition("-")[0] in fleets] or names
+        there = f"there are {and_more(near, NAMED)}" if near else "no node is there"
         return (
             f"`instances` names what is there, and launches nothing: {', '.join(pins[:NAMED])} "
-            f"{'is' if len(pins) == 1 else 'are'} not; {found}"
+            f"{'is' if len(pins) == 1 else 'are'} not; {there}"
         )
 
-    def _unseen_hosts(self) -> set[str]:
-        """The names of hosts that are not there now."""
-        unseen = (item.offer for rule in self.catalog.fleets.values() for item in rule.unseen)
-        return {offer.host.name for offer in unseen if offer and offer.host}
 
-    def static(self, job: Job, kind: int) -> Mismatch | None:
-        """What turns a whole kind down, whatever its nodes hold: by its place, else by its shape."""
-        where = (job.request.limits, kind)
-        if where not in self._by_place:
-            found = self.catalog.kinds[kind]
-            rule = self.catalog.fleets.get(found.fleet)
-            if rule is None:
-                reason: Mismatch | None = Mismatch("fleet", f"fleet/{found.fleet} is not declared any more")
-            else:
-                reason = fleet_reason(job.task, rule.fleet) or topology_reason(job.task, rule.fleet, found)
-                reason = reason or place_reason(job.task, found)
-                reason = reason or beside_reason(job.task, found, self.catalog.beside.get(job.task.name, ()))
-            self._by_place[where] = reason
-        reason = self._by_place[where]
-        if reason:
-            return reason
-        what = (job.request.size, self.catalog.hardware_of[kind])
-        if what not in self._by_shape:
-            self._by_shape[what] = shape_reason(job.task, self.catalog.kinds[kind])
-        return self._by_shape[what]
-
-
-def _alike_nodes(assignment: Assignment, finished: BlockAssignment) -> dict[tuple[int, object], list[int]]:
-    """Nodes that every task has the same to say about: by kind, readiness and busy blocks."""
-    out: dict[tuple[int, object], list[int]] = {}
-    for number, node in finished.nodes.items():
-        ready = (node.closed, node.readiness.state, node.readiness.reason)
-        busy = len(finished.held.get(number, node.held))
-        out.setdefault((assignment.kind_of[number], (ready, busy, node.new)), []).append(number)
-    return out
-
-
-def summary_of(
-    task: Task, found: int, counts: Mapping[str, int], *, never: bool, fleets: int, proved: bool = True
-) -> str:
-    """One sentence: how many places were wanted and found, and what most of the others lacked."""
-    nouns = "whole idle nodes" if task.whole_nodes else "places"
+def summary_of(task: Task, had: int, why: str, *, never: bool, proved: bool) -> str:
+    """One sentence: how many places were wanted and found, and why no more."""
+    noun = ("whole idle node" if task.whole_nodes else "place") + ("s" if task.nodes > 1 else "")
     together = " in one cluster fleet" if task.cluster and task.nodes > 1 else ""
-    noun = nouns if task.nodes > 1 else nouns[:-1]
-    wanted = f"{task.nodes} {noun}{together} wanted, {found} found"
-    ordered = sorted(counts.items(), key=lambda p: (p[0] not in LASTING, -p[1], p[0]))
-    why = ", ".join(f"{n} {(LASTING | PASSING).get(code, code)}" for code, n in ordered[:4])
-    if not fleets:
-        why = "the project declares no fleet"
-    tail = NEVER if never else NOT_NOW
-    return f"{tail}: {wanted}" + (f" ({why})" if why else "") + ("" if proved else "; not proved")
-
-
-def _own_advice(task: Task, codes: AbstractSet[str], *, never: bool, fits: bool) -> str | None:
-    """What helps a task that asks for whole nodes, for what is gone, for what no host can do, or for nodes by
-    name.
-    """
-    if "too-large" in codes and task.whole_nodes and never:
-        return "widen the range in the task's `resources`, or set `exclusive: false`"
-    if "volume-gone" in codes:
-        return "bring the volume back, or have an empty one made: `fleetform apply --replace volume/NAME`"
-    unable = sorted(ABLE.keys() & codes)
-    if never and unable and not fits:
-        return "; ".join(map(ABLE.__getitem__, unable))
-    if task.instances:
-        return next((PINNED[code] for code in PINNED if code in codes), None)
-    return None
+    wanted = f"{task.nodes} {noun}{together} wanted, {had} found"
+    short = f", short by {task.nodes - had}" if had else ""
+    text = f"{NEVER if never else NOT_NOW}: {wanted}{short}"
+    return text + (f" ({why})" if why else "") + ("" if proved else "; not proved")
 
 
 def hint_for(
     task: Task,
-    counts: Mapping[str, int],
+    codes: Collection[str],
     *,
     never: bool,
     changes: Sequence[str] | None = None,
@@ -268,20 +248,22 @@ def hint_for(
 
     `busy`: other tasks hold blocks.
     """
-    codes = set(counts)
+    codes = set(codes)
     if not codes:
         return "declare a fleet"
-    fits = f"it fits {_either(changes)}" if changes else None
+    fits: str | None = None
+    if changes:
+        *most, last = changes
+        fits = f"it fits {', '.join(most)}, or {last}" if most else f"it fits {last}"
     if codes <= {"not-cluster", "fleet"} and "not-cluster" in codes:
         alone = changes is None or "with `placement: any`" in changes
         advice = "set `placement: cluster` on a fleet, or `placement: any` on the task"
         return advice if alone else fits or f"{advice}; that alone is not enough"
     if codes == {"no-offer"} and not fits:
         return "its fleets have no offers: change what they ask for, as is said of each"
-    own = _own_advice(task, codes, never=never, fits=bool(fits))
-    if own:
-        return f"{own}; {fits}" if fits else own
-    # Waiting mends only what does not fit now.
+    if special := _advice(task, codes, never=never, fits=bool(fits)):
+        return f"{special}; {fits}" if fits else special
+    # Waiting helps only what does not fit now.
     wait = "" if never else _or_wait(codes, busy=busy)
     if fits:
         return f"{fits}{wait}"
@@ -291,205 +273,206 @@ def hint_for(
     return f"{none}; {wait.removeprefix(', or ')}" if wait else none
 
 
+def _advice(task: Task, codes: Collection[str], *, never: bool, fits: bool) -> str | None:
+    """What helps a task that asks for whole nodes, for what is gone, for what no host can do, or for nodes by
+    name.
+    """
+    if "too-large" in codes and task.whole_nodes and never:
+        return "widen the range in the task's `resources`, or set `exclusive: false`"
+    if "volume-gone" in codes:
+        return "bring the volume back, or have an empty one made: `fleetform apply --replace volume/NAME`"
+    if never and not fits and not ABLE.keys().isdisjoint(codes):
+        return "; ".join(text for code, text in ABLE.items() if code in codes)
+    if task.instances:
+        return next((text for code, text in PINNED.items() if code in codes), None)
+    return None
+
+
 def _or_wait(codes: Collection[str], *, busy: bool) -> str:
     """What else helps where a task does not fit now."""
     undrain = ", or `fleetform undrain` a node" if "drained" in codes else ""
-    parts = ["running tasks have ended"] if busy else []
-    if not busy and "fleet-max" in codes:
-        parts.append("idle nodes were deleted")
-    if "reuse-only" in codes:
-        parts.append("another task gets a node launched")
-    if "not-ready" in codes:
-        parts.append("what is not ready is ready")
-    if "offers-unknown" in codes:
-        parts.append("the backend can be read")
+    events = {
+        "running tasks have ended": busy,
+        "idle nodes were deleted": not busy and "fleet-max" in codes,
+        "another task gets a node launched": "reuse-only" in codes,
+        "what is not ready is ready": "not-ready" in codes,
+        "the backend can be read": "offers-unknown" in codes,
+    }
+    parts = [text for text, helps in events.items() if helps]
     return f"{undrain}, or wait until {' or '.join(parts)}" if parts else undrain
 
 
-def _either(changes: Sequence[str]) -> str:
-    """`with a, with b, or without c`."""
-    *most, last = changes
-    return f"{', '.join(most)}, or {last}" if most else last
-
-
 class RejectionReport:
-    """Every node and offer, and why one rank could not have it once its siblings had their places."""
+    """Why one rank of a task cannot have a node or an offer, once its siblings have their places."""
 
     def __init__(
         self,
-        refusals: RefusalReports,
+        plan: FinishedPlan,
         job: Job,
-        found: Try,
         rank: int,
-        seated: Mapping[int, Mapping[int, str]],
-        *,
-        brief: bool = False,
+        domain: Domain,
+        siblings: Mapping[int, Mapping[int, str]],
+        volumes: Mapping[int, Mapping[str, str]] = {},
     ) -> None:
-        self.refusals = refusals
-        self.catalog, self.assignment = refusals.catalog, refusals.assignment
-        self.job, self.found, self.rank, self.seated = job, found, rank, seated
+        """`siblings` is node → the blocks of other ranks there, `volumes` rank → the volumes that it gets."""
+        self.plan, self.catalog, self.assignment = plan, plan.catalog, plan.assignment
+        self.job, self.rank, self.domain, self.siblings = job, rank, domain, siblings
+        name = str(job.task.name)
+        self._claims = {
+            **self.assignment.claims,
+            **{
+                volume: f"rank/{rank_name(name, job.ask.number(other))}"
+                for other, own in volumes.items()
+                for volume in own.values()
+                if other != rank
+            },
+        }
+        self._mounts_at: dict[Place, Mismatch | None] = {}
         self.counts: Counter[str] = Counter()
-        self._mounted: dict[Place, Mismatch | None] = {}
-        self._by_code: dict[tuple[str, str], list[tuple[Mismatch, Sequence[int]]]] = {}
+        self._nouns: dict[str, Counter[str]] = {}
+        self._nodes: dict[tuple[str, str], list[tuple[Mismatch, Sequence[int]]]] = {}
         self.taken_by_siblings: dict[tuple[str, str], list[tuple[Mismatch, Sequence[int]]]] = {}
-        """Nodes that other ranks of the task would have: named where nothing else is to be said."""
+        """Nodes that other ranks of the task have: named if there is nothing else to say."""
         self._offers: dict[tuple[str, str], list[Rejection]] = {}
-        if not brief:
-            self._nodes()
-            self._options()
-        self.rejections = self._listing()
-        self.causes = tuple(sorted({*self._by_code, *self._offers}))
-        """Fleet and code of all of them."""
 
-    def _nodes(self) -> None:
-        for (kind, _), numbers in self.refusals.alike.items():
-            fleet = self.catalog.kinds[kind].fleet
-            alike = not self.job.task.instances and self.seated.keys().isdisjoint(numbers)
-            left = numbers if alike else self._rest(fleet, numbers)
-            if left:
-                self._note(fleet, self.of_node(left[0]), left)
+    @property
+    def causes(self) -> tuple[tuple[str, str], ...]:
+        """Fleet and code of all rejections."""
+        return tuple(sorted({*self._nodes, *self._offers}))
 
-    def _rest(self, fleet: str, numbers: Sequence[int]) -> Sequence[int]:
-        """Note the nodes that the task does not name, and those with other ranks of it; the others."""
-        left = {n: None for n in numbers if n not in self.seated and self._named(n)}
-        if self.job.task.instances:
-            self._note(fleet, not_pinned(self.job.task), [n for n in numbers if n not in left])
-        for number in numbers:
-            if number in self.seated:
-                self._note(fleet, self.of_node(number), [number])
-        return list(left)
+    # All of them
 
-    def _named(self, number: int) -> bool:
-        """Whether the task names the node, or none at all."""
-        pins = self.job.task.instances
-        return not pins or self.refusals.finished.nodes[number].name in pins
-
-    def _note(self, fleet: str, reason: Mismatch | None, numbers: Sequence[int]) -> None:
-        if reason and numbers:
-            nodes = self.refusals.finished.nodes
-            if reason.code in ("not-idle", "busy"):  # of a node that this plan launches it says nothing
-                numbers = [n for n in numbers if not nodes[n].new]
-        if reason and numbers:
-            if reason.detail == OWN:
-                self.taken_by_siblings.setdefault((fleet, reason.code), []).append((reason, numbers))
-                return
-            self.counts[reason.code] += len(numbers)
-            self._by_code.setdefault((fleet, reason.code), []).append((reason, numbers))
-
-    def _options(self) -> None:
-        for option in self.catalog.options:
-            reason = self._of_option(option)
+    def ask_all(self) -> None:
+        """Ask about every node and offer."""
+        for numbers in self.plan.alike.values():
+            groups = [numbers]
+            if self.job.task.instances or not self.siblings.keys().isdisjoint(numbers):
+                others = [n for n in numbers if n not in self.siblings]
+                groups = [
+                    [n for n in others if self._is_named(n)],
+                    [n for n in others if not self._is_named(n)],
+                ]
+                groups += [[n] for n in numbers if n in self.siblings]
+            for group in filter(None, groups):
+                if reason := self.of_node(group[0]):
+                    self._note_nodes(reason, group)
+        for fleet, target, _, reason in self.of_offers():
             if reason:
-                self.counts[reason.code] += 1
-                target = offer_name(self.catalog.kinds[option.kind])
-                self._offers.setdefault((option.fleet, reason.code), []).append(reason.of(target))
-        for name, reason, target in self.unseen():
-            self.counts[reason.code] += 1
-            self._offers.setdefault((name, reason.code), []).append(reason.of(target))
-        for name in self.refusals.without_offer:
-            rule = self.catalog.fleets[name]
-            none = Mismatch("no-offer", rule.why_nothing())
-            reason = fleet_reason(self.job.task, rule.fleet) or none
-            self.counts[reason.code] += 1
-            self._offers.setdefault((name, reason.code), []).append(reason.of(f"fleet/{name}"))
-
-    def unseen(self) -> Iterator[tuple[str, Mismatch, str]]:
-        """Fleet, reason and target of what is not there now."""
-        for name, rule in self.catalog.fleets.items():
-            for item in rule.unseen:
-                reason = unseen_reason(self.job.task, rule.fleet, item)
-                if reason.code not in LASTING and item.offer:
-                    kind = NodeType(*of_offer(item.offer, rule.fleet))
-                    reason = self._far(kind) or reason
-                yield name, reason, item.target
-
-    # Listing
-
-    def _listing(self) -> tuple[Rejection, ...]:
-        """All of them by name, or the first few of each fleet and code and how many more there are."""
+                self._count(reason.code, target.partition("/")[0], 1)
+                self._offers.setdefault((fleet, reason.code), []).append(reason.of(target))
         if not self.counts:
-            self._by_code = self.taken_by_siblings
-        nodes = sum(len(numbers) for groups in self._by_code.values() for _, numbers in groups)
+            self._nodes = self.taken_by_siblings
+
+    def _note_nodes(self, reason: Mismatch, numbers: Sequence[int]) -> None:
+        if reason.code in ("not-idle", "busy"):  # of a node that this plan launches it says nothing
+            numbers = [n for n in numbers if not self.plan.nodes[n].new]
+        if not numbers:
+            return
+        key = (self.catalog.kinds[self.assignment.kind_of[numbers[0]]].fleet, reason.code)
+        if reason.detail == TAKEN_BY_SIBLINGS:
+            self.taken_by_siblings.setdefault(key, []).append((reason, numbers))
+            return
+        self._count(reason.code, "node", len(numbers))
+        self._nodes.setdefault(key, []).append((reason, numbers))
+
+    def _count(self, code: str, noun: str, number: int) -> None:
+        self.counts[code] += number
+        self._nouns.setdefault(code, Counter())[noun] += number
+
+    def counted(self) -> str:
+        """How many nodes and offers each of the most frequent reasons turned down, in words."""
+        ordered = sorted(self.counts.items(), key=lambda p: (p[0] not in LASTING, -p[1], p[0]))
+        words = LASTING | PASSING
+        return ", ".join(
+            " and ".join(f"{n} {noun}{'' if n == 1 else 's'}" for noun, n in self._nouns[code].items())
+            + f" {words.get(code, code)}"
+            for code, _ in ordered[:4]
+        )
+
+    def rejections(self) -> tuple[Rejection, ...]:
+        """All of them by name, or the first few of each fleet and code and how many more there are."""
+        nodes = sum(len(numbers) for groups in self._nodes.values() for _, numbers in groups)
         every = nodes + sum(map(len, self._offers.values())) <= MOST_REJECTIONS
         most = None if every else NAMED
-        out = [*self._listed_nodes(most), *self._listed_offers(most)]
+        out: list[Rejection] = []
+        for (fleet, _), groups in self._nodes.items():
+            # Numbers are sorted in each group: more than the first few are not looked at.
+            first = sorted(n for _, numbers in groups for n in numbers[:most])[:most]
+            own = ((self.of_node(n), self.plan.nodes[n].name) for n in first)
+            out += [reason.of(f"node/{name}") for reason, name in own if reason]
+            more = sum(len(numbers) for _, numbers in groups) - len(first)
+            out += _not_named(fleet, [reason.of("nodes") for reason, _ in groups], more)
+        for (fleet, _), offers in self._offers.items():
+            out += offers[:most]
+            more = len(offers) - len(offers[:most])
+            out += _not_named(fleet, [replace(offer, target="offers") for offer in offers], more)
         return tuple(sorted(out, key=lambda r: (r.code not in LASTING, r.count > 1, natural(r.target))))
 
-    def _listed_nodes(self, most: int | None) -> Iterator[Rejection]:
-        """Up to so many of each fleet and code by name, and how many more there are."""
-        for (fleet, _), groups in self._by_code.items():
-            # Numbers are sorted in each group: more than the first few are not looked at.
-            first = sorted(n for _, found in groups for n in found[:most])[:most]
-            for number in first:
-                reason = self.of_node(number)
-                assert reason is not None
-                yield reason.of(f"node/{self.refusals.finished.nodes[number].name}")
-            more = sum(len(found) for _, found in groups) - len(first)
-            if more:
-                nearest = min((r for r, _ in groups), key=_distance)
-                yield _counted(fleet, nearest.of("nodes"), more)
+    # One of them
 
-    def _listed_offers(self, most: int | None) -> Iterator[Rejection]:
-        """The same of offers."""
-        for (fleet, _), offers in self._offers.items():
-            first = offers[:most]
-            yield from first
-            if len(offers) > len(first):
-                nearest = replace(min(offers, key=_distance), target="offers")
-                yield _counted(fleet, nearest, len(offers) - len(first))
+    def _is_named(self, number: int) -> bool:
+        """Whether the task names the node, or none at all."""
+        pins = self.job.task.instances
+        return not pins or self.plan.nodes[number].name in pins
 
     def of_node(self, number: int) -> Mismatch | None:
-        """Why the rank cannot have a node."""
-        node = self.refusals.finished.nodes[number]
-        kind = self.assignment.kind_of[number]
-        if not self._named(number):
+        """Why the rank cannot have a node; None if it can."""
+        node, kind = self.plan.nodes[number], self.assignment.kind_of[number]
+        if not self._is_named(number):
             return not_pinned(self.job.task)
-        if reason := self.refusals.static(self.job, kind):
+        if reason := self.plan.kind_reason(self.job, kind):
             of_fleet = reason.code in ("fleet", "not-cluster") and node.fleet in self.catalog.fleets
             return reason._replace(detail=f"fleet/{node.fleet}: {reason.detail}") if of_fleet else reason
         if lasting := self._elsewhere(kind) or self._lasting_mounts(kind):
             return lasting
-        # What no waiting mends was said by now; of the rest the node itself comes first.
-        return ready_reason(node) or self._mounts(kind) or self._occupied(number)
-
-    def _occupied(self, number: int) -> Mismatch | None:
-        """Whether other tasks, or other ranks of this one, have what it needs of a node."""
-        task, kind = self.job.task, self.catalog.kinds[self.assignment.kind_of[number]]
-        finished = self.refusals.finished
-        held = finished.held.get(number, finished.nodes[number].held)
-        if reason := block_reason(task, kind, held):
+        # What no waiting helps was said by now; of the rest the node itself comes first.
+        if reason := ready_reason(node) or self._mounts(kind):
+            return reason
+        task, node_type, held = self.job.task, self.catalog.kinds[kind], self.plan.held[number]
+        if reason := block_reason(task, node_type, held):
             return reason
         if is_spread(task):
-            return self._beside()
-        reason = block_reason(task, kind, {**held, **self.seated.get(number, {})})
-        return Mismatch(reason.code, OWN) if reason else None
+            return kept_apart(task.spread)
+        reason = block_reason(task, node_type, {**held, **self.siblings.get(number, {})})
+        return Mismatch(reason.code, TAKEN_BY_SIBLINGS) if reason else None
 
-    def _of_option(self, option: LaunchOption) -> Mismatch | None:
-        """Why the rank cannot have an offer: what no waiting mends first."""
-        task, kind = self.job.task, option.kind
-        if reason := self.refusals.static(self.job, kind):
+    def of_offers(self) -> Iterator[tuple[str, str, LaunchOption | None, Mismatch | None]]:
+        """Each offer, what is not seen now, and each fleet without an offer: the fleet, the target's name, an
+        offer's option, and why the rank cannot have it.
+        """
+        task = self.job.task
+        for option in self.catalog.options:
+            target = offer_name(self.catalog.kinds[option.kind])
+            yield option.fleet, target, option, self.of_option(option)
+        for fleet, rule in self.catalog.fleets.items():
+            for item in rule.unseen:
+                reason = unseen_reason(task, rule.fleet, item)
+                if reason.code not in LASTING and item.offer:
+                    reason = self._far(NodeType(*of_offer(item.offer, rule.fleet))) or reason
+                yield fleet, item.target, None, reason
+        for fleet in self.plan.without_offer:
+            rule = self.catalog.fleets[fleet]
+            none = fleet_reason(task, rule.fleet) or Mismatch("no-offer", rule.why_nothing())
+            yield fleet, f"fleet/{fleet}", None, none
+
+    def of_option(self, option: LaunchOption) -> Mismatch | None:
+        """Why the rank cannot have an offer, None if it can: what no waiting helps comes first."""
+        task, kind, fleet = self.job.task, option.kind, option.fleet
+        if reason := self.plan.kind_reason(self.job, kind):
             return reason
-        if not self._may_be_named(option.fleet):
+        coming = self.catalog.coming
+        if task.instances and not any(n.rpartition("-")[0] == fleet and n in coming for n in task.instances):
             return not_pinned(task)
-        home = self.assignment.astray(option)
-        if home:
-            where = "/".join(home)
-            detail = f"fleet/{option.fleet} has its nodes in {where}, and a cluster stays together"
+        if home := self.assignment.astray(option):
+            detail = f"fleet/{fleet} has its nodes in {'/'.join(home)}, and a cluster stays together"
             return Mismatch("region", detail)
-        if lasting := self._elsewhere(kind) or self._lasting_mounts(kind) or self._reuses(option):
+        if lasting := self._elsewhere(kind) or self._lasting_mounts(kind):
             return lasting
-        return self._no_room(option) or self._mounts(kind) or (self._beside() if is_spread(task) else None)
-
-    def _reuses(self, option: LaunchOption) -> Mismatch | None:
-        """Whether the task launches nothing, and the fleet nothing for itself that it could use."""
-        if not self.job.reuse or self.assignment.baseline_left[option.fleet] > 0:
-            return None
-        why = "`--reuse`" if self.job.ask.reuse else "`creation_policy: reuse`"
-        return Mismatch("reuse-only", f"{why} launches nothing")
-
-    def _beside(self) -> Mismatch:
-        """Why a rank that is kept apart cannot have what would hold it."""
-        return kept_apart(self.job.task.spread)
+        if self.job.reuse and self.assignment.baseline_left[fleet] <= 0:
+            why = "`--reuse`" if self.job.ask.reuse else "`creation_policy: reuse`"
+            return Mismatch("reuse-only", f"{why} launches nothing")
+        apart = kept_apart(task.spread) if is_spread(task) else None
+        return self._no_room(option) or self._mounts(kind) or apart
 
     def _no_room(self, option: LaunchOption) -> Mismatch | None:
         """Whether the fleet's maximum or the offer's limit is reached."""
@@ -500,47 +483,38 @@ class RejectionReport:
             detail = f"fleet/{option.fleet} is at its maximum of {most} node{'' if most == 1 else 's'}"
             return Mismatch("fleet-max", detail, {"nodes": 1})
         if self.assignment.remain(option) == 0:
-            used = (
-                "reached"
-                if self.assignment.quota_left[option.quota] == 0
-                else "kept for nodes of other fleets"
-            )
-            return Mismatch("limit", f"its limit of {option.offer.limit} is {used}", {"nodes": 1})
+            used_up = self.assignment.quota_left[option.quota] == 0
+            why = "reached" if used_up else "kept for nodes of other fleets"
+            return Mismatch("limit", f"its limit of {option.offer.limit} is {why}", {"nodes": 1})
         return None
 
     def _elsewhere(self, kind: int) -> Mismatch | None:
         """Why it cannot be had beside the other ranks of the gang."""
         if far := self._far(self.catalog.kinds[kind]):
             return far
-        maker = self.found.domain.maker
-        own = self.catalog.maker_of[kind]
+        maker, own = self.domain.maker, self.catalog.maker_of[kind]
         if maker is None or own in (None, maker):
             return None
         model = self.catalog.kinds[kind].shape.gpu_name
         of = f"{own} ({model})" if model and model.lower() != own else own
         return Mismatch("gpu-vendor", f"its GPUs are of {of}, those of the other ranks of {maker}; {TO_MIX}")
 
-    def _far(self, kind: NodeType) -> Mismatch | None:
+    def _far(self, node_type: NodeType) -> Mismatch | None:
         """Whether the other ranks of a cluster task lie in another area."""
-        area = self.found.domain.area
+        area = self.domain.area
         if area is None:
             return None
-        if (kind.fleet, kind.backend, kind.region) != (area.fleet, area.backend, area.region):
+        if (node_type.fleet, node_type.backend, node_type.region) != (area.fleet, area.backend, area.region):
             where = f"fleet/{area.fleet} in {area.backend}/{area.region}"
             return Mismatch("region", f"the other ranks lie in {where}, and a cluster task stays together")
-        if kind.at(area.level) == area.at:
+        if node_type.at(area.level) == area.at:
             return None
         where = f"{area.level} {area.at}" if area.at else f"no {area.level}"
         detail = f"the other ranks lie in {where}, and the ranks of a cluster lie in one {area.level}"
         return Mismatch("zone" if area.level == "zone" else "topology", detail)
 
-    def _may_be_named(self, fleet: str) -> bool:
-        """Whether a node of the fleet that is launched could get a pinned name, if the task pins any."""
-        pins = self.job.task.instances
-        return not pins or any(n.rpartition("-")[0] == fleet and n in self.catalog.coming for n in pins)
-
     def _lasting_mounts(self, kind: int) -> Mismatch | None:
-        """What no waiting mends: a volume that is elsewhere, or nowhere."""
+        """What no waiting helps: a volume that is elsewhere, or nowhere."""
         reason = self._mounts(kind)
         return reason if reason and reason.code in LASTING else None
 
@@ -549,25 +523,21 @@ class RejectionReport:
         if not mounts or not mounts[self.rank]:
             return None
         place = self.catalog.kinds[kind].place
-        if place not in self._mounted:
-            name = str(self.job.task.name)
-            siblings = {
-                volume: f"rank/{rank_name(name, self.job.ask.number(rank))}"
-                for rank, volumes in self.found.volumes.items()
-                for volume in volumes.values()
-                if rank != self.rank
-            }
-            claims = {**self.assignment.claims, **siblings}
-            self._mounted[place] = mount_reason(mounts[self.rank], place, self.catalog.volumes, claims)
-        return self._mounted[place]
+        if place not in self._mounts_at:
+            self._mounts_at[place] = mount_reason(
+                mounts[self.rank], place, self.catalog.volumes, self._claims
+            )
+        return self._mounts_at[place]
 
 
-def _distance(reason: Mismatch | Rejection) -> tuple[float, str]:
+def _distance(reason: Rejection) -> tuple[float, str]:
     """How far from fitting; what is missing is compared by number alone, whatever its dimension."""
     return (sum(map(abs, reason.short.values())), reason.detail)
 
 
-def _counted(fleet: str, nearest: Rejection, count: int) -> Rejection:
-    """One entry for many of a fleet, with what is said of the nearest."""
-    detail = f"{count} more {nearest.target}, {SUCH_AS}{nearest.detail}"
-    return replace(nearest, target=f"fleet/{fleet}", detail=detail, count=count)
+def _not_named(fleet: str, rejections: Sequence[Rejection], count: int) -> Iterator[Rejection]:
+    """One entry for those of a fleet that are only counted, with what is said of the nearest."""
+    if count:
+        nearest = min(rejections, key=_distance)
+        detail = f"{count} more {nearest.target}, {SUCH_AS}{nearest.detail}"
+        yield replace(nearest, target=f"fleet/{fleet}", detail=detail, count=count)
