@@ -65,8 +65,7 @@ def explain_command(
     turned_down by code; plan_hourly_change is what the plan would cost more, USD an hour. Lists are cut at
     20, their counts are not.
     """
-    from declarative.render.explain import explain_text
-    from declarative.render.explain_data import explain_json
+    from declarative.render.explain import explain_json, explain_text
 
     answer, diagnostics = _explain(session, target, **asked)
     if as_json:

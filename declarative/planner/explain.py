@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from declarative.model.blocks import maker_of, split
 from declarative.model.diagnostic import and_more
@@ -57,7 +58,7 @@ _NOT_WHILE_QUEUED = ("idle-there", "runs", "promised")
 """Reasons that do not apply to a rank that waits in a queue."""
 
 
-@struct(frozen=True, slots=True, kw_only=True)
+@struct(frozen=True, slots=True)
 class Why:
     """One reason why something is where it is. `key` is stable, the text is for people."""
 
@@ -161,7 +162,7 @@ class Reasons:
     place: Reservation
     node: Node
     preview: NodePreview
-    found: Instead
+    alternatives: Instead
     scene: Scene
     decisions: Mapping[str, NodeDecision]
     record: Record | None
@@ -173,15 +174,26 @@ class Reasons:
     def all(self) -> list[Why]:
         """All reasons: first what held it there, then what it was chosen for."""
         before = self._before()
-        out = [before] if before else []
-        out += self._bound()
-        out.append(self._fit())
-        if self.node.new:
-            out += self._launched()
-        elif before is None or before.key == "moved":
-            out.append(
-                Why(key="idle-there", text="its blocks are there and idle: nothing is launched for it")
-            )
+        out = [*([before] if before else []), *self._bound()]
+        total, idle = self.preview.total, self.preview.total - len(self.preview.holders)
+        if self.decision.want.spec.whole_nodes:
+            out.append(Why("whole-node", "an exclusive rank takes a whole idle node"))
+        elif not idle:
+            out.append(Why("exact-fit", "exact fit: no block of the node stays idle"))
+        else:
+            out.append(Why("blocks-left", f"{idle} of {total} blocks of the node stay idle"))
+        fleet, name = self.node.fleet, self.node.name
+        if not self.node.new:
+            if before is None or before.key == "moved":
+                out.append(Why("idle-there", "its blocks are there and idle: nothing is launched for it"))
+        elif self.alternatives.alone or self.alternatives.anyway:
+            if self.alternatives.anyway:
+                text = f"fleet/{fleet} launches the node for itself, to have all its nodes"
+                out.append(Why("fleet-size", text))
+            out.append(_why_offered(self.node, self.alternatives, "would do"))
+        else:
+            text = f"the node is launched for others, too: see `fleetform explain node/{name}`"
+            out.append(Why("shared", text))
         return out
 
     def _bound(self) -> Iterator[Why]:
@@ -190,42 +202,42 @@ class Reasons:
         ready = self.node.readiness
         if ready.state is not NodeState.READY:
             reason = f": {ready.reason}" if ready.reason else ""
-            yield Why(key="not-ready", text=f"its node is {ready.state.value}{reason}")
+            yield Why("not-ready", f"its node is {ready.state.value}{reason}")
         if task.instances:
-            yield Why(key="pinned", text=f"the task asks for {', '.join(task.instances)}")
+            yield Why("pinned", f"the task asks for {', '.join(task.instances)}")
         if self.decision.avoids:
-            yield Why(key="avoids", text=f"the task {avoids_text(self.decision.avoids)}")
+            yield Why("avoids", f"the task {avoids_text(self.decision.avoids)}")
         if place.node in self.decision.despite:
             text = f"the task failed on node/{place.node} before, and no other place fits"
-            yield Why(key="failed-there", text=text)
+            yield Why("failed-there", text)
         if place.volumes:
             where = f"{place.backend}/{place.zone or place.region}"
             names = ", ".join(f"volume/{v}" for v in place.volumes.values())
-            yield Why(key="volumes", text=f"its volumes are in {where}: {names}")
+            yield Why("volumes", f"its volumes are in {where}: {names}")
         if self.together:
             text = f"the other ranks lie in fleet/{place.fleet} in {place.backend}/{place.region}"
-            yield Why(key="siblings", text=f"{text}, and a cluster task stays together")
+            yield Why("siblings", f"{text}, and a cluster task stays together")
 
     def _before(self) -> Why | None:
         """How its place relates to the one before."""
         place = self.place
         if self.stuck:
             text = "it should run anew and has no place for that, so it goes on where it is"
-            return Why(key="goes-on", text=text)
+            return Why("goes-on", text)
         if self.decision.course is not Course.RUN:
             if place.rank in self.decision.have:
-                return Why(key="runs", text="it runs there, and what runs is never moved")
+                return Why("runs", "it runs there, and what runs is never moved")
             if self.decision.course is not Course.RESIZED:
                 text = "its blocks were reserved before, and it is started there"
-                return Why(key="promised", text=text)
+                return Why("promised", text)
         if self.record is None:
             return None
         old = self.record.reservation.node
         if old == place.node and not self.node.new:
             same = self.record.reservation.blocks == place.blocks
             text = "it had this place before and keeps it" if same else "it had blocks of this node before"
-            return Why(key="keeps", text=text)
-        return Why(key="moved", text=f"it was on node/{old}: {self._why_not(old)}")
+            return Why("keeps", text)
+        return Why("moved", f"it was on node/{old}: {self._why_not(old)}")
 
     def _why_not(self, old: str) -> str:
         decision = self.decisions.get(old)
@@ -237,37 +249,19 @@ class Reasons:
         ((_, reason),) = looked(self.scene.without({name}), [(self.ask, self.place.rank)], old)
         return reason.detail if reason else "it was placed anew with its siblings"
 
-    def _fit(self) -> Why:
-        total = self.preview.total
-        idle = total - len(self.preview.holders)
-        if self.decision.want.spec.whole_nodes:
-            return Why(key="whole-node", text="an exclusive rank takes a whole idle node")
-        if not idle:
-            return Why(key="exact-fit", text="exact fit: no block of the node stays idle")
-        return Why(key="blocks-left", text=f"{idle} of {total} blocks of the node stay idle")
 
-    def _launched(self) -> list[Why]:
-        if self.found.anyway:
-            text = f"fleet/{self.node.fleet} launches the node for itself, to have all its nodes"
-            return [Why(key="fleet-size", text=text), offered(self.node, self.found, "would do")]
-        if not self.found.alone:
-            text = f"the node is launched for others, too: see `fleetform explain node/{self.node.name}`"
-            return [Why(key="shared", text=text)]
-        return [offered(self.node, self.found, "would do")]
-
-
-def offered(node: Node, found: Instead, which: str) -> Why:
+def _why_offered(node: Node, alternatives: Instead, which: str) -> Why:
     """Why a node is launched from its offer. `which` says by what the other offers are compared."""
-    total = found.offers_count + 1
+    total = alternatives.offers_count + 1
     if total == 1:
-        return Why(key="only-offer", text=f"launched: the only offer that {which}")
+        return Why("only-offer", f"launched: the only offer that {which}")
     if node.price is None:
         text = f"launched: one of {total} offers that {which}; its price is unknown"
-        return Why(key="price-unknown", text=text)
-    if not found.cheaper:
-        return Why(key="cheapest", text=f"launched: the cheapest of {total} offers that {which}")
-    text = f"launched, although {found.cheaper} of {total} offers that {which} cost less"
-    return Why(key="not-cheapest", text=f"{text}: the search found nothing better for the plan as a whole")
+        return Why("price-unknown", text)
+    if not alternatives.offers_cheaper:
+        return Why("cheapest", f"launched: the cheapest of {total} offers that {which}")
+    text = f"launched, although {alternatives.offers_cheaper} of {total} offers that {which} cost less"
+    return Why("not-cheapest", f"{text}: the search found nothing better for the plan as a whole")
 
 
 def goes_text(decision: NodeDecision) -> str:
@@ -283,7 +277,6 @@ class Explainer:
         self.desired, self.recorded, self.state = asked.desired, asked.recorded, asked.state
         self.inventory, self._reuse = asked.inventory, asked.reuse
         self.plan, self._decisions = plan_with_decisions(asked, max_work)
-        self._scene: Scene | None = None
         self.previews = {n.name: n for n in self.plan.preview.nodes}
         self.seats: dict[str, dict[int, Reservation]] = {}
         for item in self.plan.reservations:
@@ -296,7 +289,7 @@ class Explainer:
         return self._decisions is not None
 
     @property
-    def found(self) -> Decisions:
+    def decisions(self) -> Decisions:
         """The decisions of the plan. `ValueError` if the plan was refused."""
         if self._decisions is None:
             raise ValueError("the plan is too large to be made")
@@ -315,28 +308,26 @@ class Explainer:
 
     # The scene
 
+    @cached_property
     def scene(self) -> Scene:
         """Everything as it is once the plan is done."""
-        if self._scene is None:
-            avoiding = {task: decision.avoids for task, decision in self.found.tasks.items()}
-            nodes = [
-                replace(avoided_by(f.node, avoiding), total=f.blocks, held=self._held(f.node.name))
-                for f in self.found.fleets.decisions.values()
-                if not f.goes
-            ]
-            nodes += [replace(n, held=self._held(n.name)) for n in self.found.outcome.launches]
-            self._scene = Scene(
-                nodes=tuple(nodes),
-                fleets=self.found.fleets.rules(),
-                volumes=self._volumes(),
-                loose=frozenset(self.found.outcome.zones),
-                barred=self._barred(),
-            )
-        return self._scene
-
-    def _held(self, node: str) -> Mapping[int, str]:
-        preview = self.previews.get(node)
-        return preview.holders if preview else {}
+        avoiding = {task: decision.avoids for task, decision in self.decisions.tasks.items()}
+        nodes = [
+            replace(avoided_by(decision.node, avoiding), total=decision.blocks)
+            for decision in self.decisions.fleets.decisions.values()
+            if not decision.goes
+        ]
+        holders = {name: preview.holders for name, preview in self.previews.items()}
+        return Scene(
+            nodes=tuple(
+                replace(node, held=holders.get(node.name, {}))
+                for node in (*nodes, *self.decisions.outcome.launches)
+            ),
+            fleets=self.decisions.fleets.rules(),
+            volumes=self._volumes(),
+            loose=frozenset(self.decisions.outcome.zones),
+            barred=self._barred(),
+        )
 
     def _volumes(self) -> dict[str, VolumeAt]:
         holders = {
@@ -345,7 +336,9 @@ class Explainer:
             for rank, place in seats.items()
             for volume in place.volumes.values()
         }
-        return {v.name: v.at(holders.get(v.name)) for v in self.found.volumes.values() if v.after is not None}
+        return {
+            v.name: v.at(holders.get(v.name)) for v in self.decisions.volumes.values() if v.after is not None
+        }
 
     def _barred(self) -> tuple[tuple[str, str, float | None, str], ...]:
         """Offers that a fleet's own limits keep out of placement, cheapest first."""
@@ -378,7 +371,7 @@ class Explainer:
 
     def of_task(self, name: str, rank: int | None = None) -> TaskAnswer:
         """A task, or one rank of it."""
-        decision = self.found.tasks.get(name)
+        decision = self.decisions.tasks.get(name)
         refusal = next((r for r in self.plan.unplaced.refusals if r.task == name), None)
         count = self.tasks()[name]
         wanted = list(range(min(count, MOST_RANKS))) if rank is None else [rank]
@@ -399,9 +392,9 @@ class Explainer:
         ask = self._ask(decision)
         if answer.refusal:
             causes = (v.rank for v in answer.refusal.ranks if v.verdict is Verdict.CAUSE)
-            answer = replace(answer, places=places(self.scene(), ask, next(causes, 0)))
+            answer = replace(answer, places=places(self.scene, ask, next(causes, 0)))
         if answer.status in ("placed", "unplaced"):
-            answer = replace(answer, elsewhere=elsewhere(self.scene(), ask))
+            answer = replace(answer, elsewhere=elsewhere(self.scene, ask))
         return answer
 
     def _ask(self, decision: TaskDecision) -> Ask:
@@ -430,42 +423,33 @@ class Explainer:
 
     def _without_place(self, name: str, rank: int) -> RankAnswer:
         """A rank that holds nothing once the plan is done, and the place that it gives back."""
-        found = (r for r in self.plan.reservations if (r.task, r.rank) == (name, rank))
-        place = next(found, None)
-        decision = self.found.fleets.decisions.get(place.node) if place else None
+        place = next((r for r in self.plan.reservations if (r.task, r.rank) == (name, rank)), None)
+        decision = self.decisions.fleets.decisions.get(place.node) if place else None
+        status, want = self.state.ranks.get(rank_name(name, rank)), self.desired.tasks.get(name)
+        why: list[Why] = []
+        if status is not None and status.state.ended:
+            was = "was " if status.state in (RankState.LOST, RankState.STOPPED) else ""
+            why.append(Why("ended", f"its last run {was}{end_text(status)}"))
+        if name not in self.decisions.tasks and want is not None and want.starts:
+            why.append(Why("schedule", f"its `schedule` starts it at {want.starts}"))
+        if place:
+            why.append(Why("released", "its blocks are given back"))
         return RankAnswer(
             name=rank_name(name, rank),
             rank=rank,
             state=self._rank_state(name, rank),
             place=place,
             node_price=decision.node.price if decision else None,
-            why=(
-                *self._end(name, rank),
-                *self._asleep(name),
-                *([Why(key="released", text="its blocks are given back")] if place else ()),
-            ),
+            why=tuple(why),
         )
-
-    def _end(self, name: str, rank: int) -> Iterator[Why]:
-        """How its last run ended."""
-        status = self.state.ranks.get(rank_name(name, rank))
-        if status is not None and status.state.ended:
-            was = "was " if status.state in (RankState.LOST, RankState.STOPPED) else ""
-            yield Why(key="ended", text=f"its last run {was}{end_text(status)}")
-
-    def _asleep(self, name: str) -> Iterator[Why]:
-        """When its schedule starts it."""
-        want = self.desired.tasks.get(name)
-        if name not in self.found.tasks and want is not None and want.starts:
-            yield Why(key="schedule", text=f"its `schedule` starts it at {want.starts}")
 
     def _place_key(self, want: TaskWant, rank: int) -> object:
         """Equal for ranks that fit the same places: their volumes lie in the same zones."""
-        volumes = self.scene().volumes
+        volumes = self.scene.volumes
         if not want.mounts:
             return None
-        found = (volumes.get(v) for m in want.mounts[rank] for v in m.names)
-        return tuple((at.backend, at.region, at.zone) if at else None for at in found)
+        mounted = (volumes.get(v) for m in want.mounts[rank] for v in m.names)
+        return tuple((at.backend, at.region, at.zone) if at else None for at in mounted)
 
     def _rank_state(self, name: str, rank: int) -> str:
         status = self.state.ranks.get(rank_name(name, rank))
@@ -477,14 +461,14 @@ class Explainer:
         if not others:
             return ANYWHERE
         names = {p.node for p in others}
-        nodes = [n for n in self.scene().nodes if n.name in names]
+        nodes = [n for n in self.scene.nodes if n.name in names]
         makers = {maker_of(n.shape) for n in nodes} - {None}
         area = self._area(want.spec, others[0], nodes) if want.spec.cluster else None
         return Domain(area, min(filter(None, makers), default=None))
 
     def _area(self, task: Task, first: Reservation, nodes: Sequence[Node]) -> Area:
         """The area of a running cluster. It may be wider than the area of a new cluster would be."""
-        fleet = self.found.fleets.desired.fleets.get(first.fleet)
+        fleet = self.decisions.fleets.desired.fleets.get(first.fleet)
         level = level_of(task, fleet) if fleet else "region"
         at = {NodeType(*of_node(node)).at(level) for node in nodes}
         if len(at) != 1 or None in at:
@@ -493,10 +477,10 @@ class Explainer:
 
     def _rank(self, decision: TaskDecision, place: Reservation, like: int | None) -> RankAnswer:
         name = rank_name(place.task, place.rank)
-        scene, ask = self.scene(), self._ask(decision)
+        scene, ask = self.scene, self._ask(decision)
         node = next(n for n in scene.nodes if n.name == place.node)
         domain = self._domain(decision.want, self.seats[place.task], place.rank)
-        found = instead(scene, ask, place.rank, node, domain)
+        alternatives = instead(scene, ask, place.rank, node, domain)
         anew = decision.course is Course.RUN or place.rank not in decision.have
         queued = tuple(self._queued(place, anew=anew))
         reasons = Reasons(
@@ -505,9 +489,9 @@ class Explainer:
             place=place,
             node=node,
             preview=self.previews[place.node],
-            found=found,
+            alternatives=alternatives,
             scene=scene,
-            decisions=self.found.fleets.decisions,
+            decisions=self.decisions.fleets.decisions,
             record=self.state.get("reservation", name),
             together=domain.area is not None,
             stuck=any(r.task == place.task for r in self.plan.unplaced.refusals),
@@ -519,7 +503,7 @@ class Explainer:
             place=place,
             node_price=node.price,
             why=(*queued, *(r for r in reasons.all() if not queued or r.key not in _NOT_WHILE_QUEUED)),
-            instead=None if like is not None else found,
+            instead=None if like is not None else alternatives,
             like=like,
         )
 
@@ -529,25 +513,25 @@ class Explainer:
         for item in self.plan.preview.queued if anew else ():
             if item.task == place.task:
                 text = f"it waits in the cluster's queue for {and_more(item.holders, 3)}"
-                yield Why(key="queued", text=text)
+                yield Why("queued", text)
         if not anew and status and status.state is RankState.PENDING and status.cause:
-            yield Why(key="queued", text=status.cause)
+            yield Why("queued", status.cause)
 
     # A node
 
     def of_node(self, name: str) -> NodeAnswer:
         """A node that exists, or that the plan launches."""
-        decision = self.found.fleets.decisions.get(name)
-        new = next((n for n in self.found.outcome.launches if n.name == name), None)
+        decision = self.decisions.fleets.decisions.get(name)
+        new = next((n for n in self.decisions.outcome.launches if n.name == name), None)
         if new:
             return self._new_node(new, decision)
         if decision is None:
             return self._gone(name)
         preview = self.previews[name]
         status = "deleted" if decision.goes else "changed" if decision.changed else "kept"
-        why = [Why(key=decision.goes.value, text=goes_text(decision))] if decision.goes else []
+        why = [Why(decision.goes.value, goes_text(decision))] if decision.goes else []
         node = decision.node if decision.goes else replace(decision.node, total=decision.blocks)
-        found, not_asked = ((), 0) if decision.goes else self._looked(name)
+        looked_at, not_asked = ((), 0) if decision.goes else self._looked(name)
         return NodeAnswer(
             address=f"node/{name}",
             status=status,
@@ -558,7 +542,7 @@ class Explainer:
             kind=NodeType(*of_node(node)),
             holders=preview.holders,
             idle_price=None if decision.goes or decision.shared else _idle_price(node, preview),
-            looked=found,
+            looked=looked_at,
             not_asked=not_asked,
         )
 
@@ -566,20 +550,17 @@ class Explainer:
         preview = self.previews[node.name]
         seated: list[tuple[Ask, int, Domain]] = []
         for task, seats in self.seats.items():
-            decision = self.found.tasks[task]
+            decision = self.decisions.tasks[task]
             mine = (rank for rank, place in seats.items() if place.node == node.name)
             seated += [(self._ask(decision), rank, self._domain(decision.want, seats, rank)) for rank in mine]
-        found = launched(self.scene(), replace(node, held=preview.holders), seated)
+        alternatives = launched(self.scene, replace(node, held=preview.holders), seated)
         why: list[Why] = []
         if old and old.goes:
-            why.append(Why(key=old.goes.value, text=f"it is made anew: {goes_text(old)}"))
-        if found.anyway:
-            why.append(
-                Why(
-                    key="fleet-size", text=f"fleet/{node.fleet} launches it for itself, to have all its nodes"
-                )
-            )
-        why.append(offered(node, found, "would hold everything on it" if seated else "the fleet may launch"))
+            why.append(Why(old.goes.value, f"it is made anew: {goes_text(old)}"))
+        if alternatives.anyway:
+            why.append(Why("fleet-size", f"fleet/{node.fleet} launches it for itself, to have all its nodes"))
+        which = "would hold everything on it" if seated else "the fleet may launch"
+        why.append(_why_offered(node, alternatives, which))
         looked_at, not_asked = self._looked(node.name)
         return NodeAnswer(
             address=f"node/{node.name}",
@@ -591,7 +572,7 @@ class Explainer:
             kind=NodeType(*of_node(node)),
             holders=preview.holders,
             idle_price=_idle_price(node, preview),
-            instead=found,
+            instead=alternatives,
             looked=looked_at,
             not_asked=not_asked,
         )
@@ -603,7 +584,7 @@ class Explainer:
         return NodeAnswer(
             address=f"node/{name}",
             status="gone",
-            why=(Why(key="gone", text="it is recorded and is not there any more"),),
+            why=(Why("gone", "it is recorded and is not there any more"),),
             changed=(),
             readiness=readiness,
             closed=None,
@@ -617,18 +598,18 @@ class Explainer:
         asks: list[tuple[Ask, int]] = []
         for refusal in self.plan.unplaced.refusals[:MOST_LOOKED]:
             rank = next((v.rank for v in refusal.ranks if v.verdict is Verdict.CAUSE), 0)
-            asks.append((self._ask(self.found.tasks[refusal.task]), rank))
+            asks.append((self._ask(self.decisions.tasks[refusal.task]), rank))
         groups: dict[tuple[str | None, str, tuple[tuple[str, float], ...]], list[str]] = {}
-        for task, reason in looked(self.scene(), asks, name) if asks else ():
+        for task, reason in looked(self.scene, asks, name) if asks else ():
             code = reason.code if reason else None
             detail = reason.detail if reason else "it would hold a rank of it; the task lacks other places"
             short = tuple(sorted(reason.short.items())) if reason else ()
             groups.setdefault((code, detail, short), []).append(task)
-        found = tuple(
+        looked_at = tuple(
             LookedAt(code=code, detail=detail, short=dict(short), count=len(tasks), tasks=(*tasks[:NAMED],))
             for (code, detail, short), tasks in groups.items()
         )
-        return found, max(0, len(self.plan.unplaced.refusals) - MOST_LOOKED)
+        return looked_at, max(0, len(self.plan.unplaced.refusals) - MOST_LOOKED)
 
 
 def _idle_price(node: Node, preview: NodePreview) -> float | None:

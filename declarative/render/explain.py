@@ -1,17 +1,20 @@
-"""Why a task, a rank or a node is as a plan has it, as text. `explain_data` has the JSON."""
+"""Why a task, a rank or a node is as a plan has it, as text and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
 
+from declarative.model.diagnostic import Diagnostic
 from declarative.model.spec.values import show_mib
 from declarative.model.status import BOOTING, NodeState
 from declarative.model.text import clean, ranges
 from declarative.placement.explain.alternatives import Alternative, Elsewhere, Instead, Rejected
 from declarative.placement.problem import NodeType, Refusal, Rejection, Verdict
 from declarative.planner.explain import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
-from declarative.planner.plan import ReservationStatus
-from declarative.render.data import iso
+from declarative.planner.plan import FORMAT_VERSION, ReservationStatus
+from declarative.render.data import diagnostics_json, iso, place_data
 from declarative.render.plan_tables import NAMES
 from declarative.render.status import Row, map_lines
 from declarative.render.text import Cell, Paint, columns, money, plural, seal, sentence
@@ -194,9 +197,9 @@ def _elsewhere(found: Sequence[Elsewhere], ranks: int, paint: Paint) -> Iterator
         where = "/".join(filter(None, (item.backend, item.region, item.at)))
         launches = plural(item.launches, "launch", "launches")
         outcome = launches if item.launches else "nothing is launched"
-        if item.found < ranks:
-            outcome = f"{item.found} of {ranks} find a place"
-        cost = f"+{money(item.cost)} USD/h" if item.found == ranks and item.launches else ""
+        if item.ranks_found < ranks:
+            outcome = f"{item.ranks_found} of {ranks} find a place"
+        cost = f"+{money(item.hourly)} USD/h" if item.ranks_found == ranks and item.launches else ""
         rows.append(
             [Cell(clean(f"fleet/{item.fleet}")), Cell(clean(where)), Cell(outcome), Cell(cost, right=True)]
         )
@@ -296,10 +299,10 @@ def _instead(found: Instead, what: str, paint: Paint, *, few: bool) -> Iterator[
         yield ""
         yield from _alternatives(found, FEW if few else len(found.nodes) + len(found.offers), paint)
         yield ""
-    if found.turned:
+    if found.turned_down:
         yield "What does not:"
         yield ""
-        yield from columns([row for t in found.turned for row in _turned(t)], paint)
+        yield from columns([row for t in found.turned_down for row in _turned(t)], paint)
         yield ""
 
 
@@ -315,7 +318,9 @@ def _places(found: Instead, paint: Paint) -> Iterator[str]:
         yield ""
         yield from _alternatives(found, len(found.nodes) + len(found.offers), paint)
         yield ""
-    barred = [row for t in found.turned if t.code == "no-offer" and t.what == "offer" for row in _turned(t)]
+    barred = [
+        row for t in found.turned_down if t.code == "no-offer" and t.what == "offer" for row in _turned(t)
+    ]
     if barred:
         yield "What the fleets never launch:"
         yield ""
@@ -377,3 +382,91 @@ def _missing_text(short: Mapping[str, float]) -> str:
         unit = "USD/h" if key == "price" else name.removesuffix("s") if size == "1" else name
         out.append(f"{'over' if over else 'short'} by {size} {unit}")
     return f"; {', '.join(out)}" if out else ""
+
+
+# ------------------------------------------------------------------------------------------------ as JSON
+
+
+def explain_json(answer: Answer, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:
+    """The answer as data. `kind` tells its keys: `task`, `rank` or `node`."""
+    body = _task_json(answer) if isinstance(answer, TaskAnswer) else _node_json(answer)
+    return {
+        "format_version": FORMAT_VERSION,
+        "address": answer.address,
+        "kind": answer.address.partition("/")[0],
+        "status": answer.status,
+        **body,
+        "diagnostics": diagnostics_json(diagnostics),
+    }
+
+
+def _json(document: object) -> Any:
+    """Fields by their names, in their order; numbers without what only the way of computing them adds."""
+    if isinstance(document, Instead):
+        return {name: _json(getattr(document, name)) for name in INSTEAD}
+    if isinstance(document, Alternative):
+        return {
+            "target": document.target,
+            **_picked(document.kind, KIND),
+            "blocks": document.blocks,
+            "idle_blocks": document.idle,
+            "total_blocks": document.kind.total,
+            "price": _json(document.share),
+            "node_price": _json(document.kind.price),
+            "plan_hourly_change": _json(document.more),
+            "note": document.note,
+        }
+    if is_dataclass(document):
+        return _picked(document, [f.name for f in fields(document)])
+    if isinstance(document, Mapping):
+        return {str(key): _json(document[key]) for key in sorted(document)}
+    if isinstance(document, tuple):
+        return list(map(_json, document))
+    return round(document, 6) if isinstance(document, float) else document
+
+
+def _picked(document: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: _json(getattr(document, name)) for name in names}
+
+
+INSTEAD = ("nodes_count", "nodes", "offers_count", "offers_cheaper", "offers", "turned_down")
+KIND = ("fleet", "backend", "region", "zone", "instance_type", "spot")
+
+
+def _task_json(answer: TaskAnswer) -> dict[str, Any]:
+    refusal = ("code", "summary", "proved", "hint", "changes", "ranks")
+    return {
+        **_picked(answer, ("task", "reason", "because", "ranks_count")),
+        "ranks": [_rank_json(rank) for rank in answer.ranks],
+        "refusal": answer.refusal and _picked(answer.refusal, refusal),
+        "places": _json(answer.places),
+        "elsewhere": [{**_json(item), "at": item.at or None} for item in answer.elsewhere],
+    }
+
+
+def _rank_json(rank: RankAnswer) -> dict[str, Any]:
+    place = rank.place and {**place_data(rank.place), "node_price": _json(rank.node_price)}
+    return {
+        "rank": rank.rank,
+        "state": rank.state,
+        "place": place,
+        "why": _json(rank.why),
+        "instead": _json(rank.instead),
+        "instead_of_rank": rank.like,
+    }
+
+
+def _node_json(answer: NodeAnswer) -> dict[str, Any]:
+    kind, ready, busy = answer.kind, answer.readiness, len(answer.holders)
+    return {
+        "state": ready.state.value,
+        "state_reason": ready.reason,
+        "observed_at": iso(ready.observed_at),
+        "closed": answer.closed,
+        **_picked(kind, KIND),
+        "resources": _picked(kind.shape, ("cpu", "memory_mib", "gpus", "gpu_name")),
+        "blocks": {"total": kind.total, "busy": busy, "idle": kind.total - busy},
+        "holders": _json(answer.holders),
+        "price": _json(kind.price),
+        **_picked(answer, ("idle_price", "why", "changed", "instead", "looked", "not_asked")),
+    }

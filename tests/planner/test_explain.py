@@ -17,8 +17,7 @@ from declarative.placement.explain.alternatives import MOST
 from declarative.planner.decisions import PlanRequest
 from declarative.planner.explain import Answer, Explainer
 from declarative.render.data import to_json
-from declarative.render.explain import explain_text
-from declarative.render.explain_data import explain_json
+from declarative.render.explain import explain_json, explain_text
 from tests.support.cli import fleet, task
 from tests.support.model import World
 from tests.support.planned import GPU, H100, bring, declared, small

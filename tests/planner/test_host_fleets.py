@@ -555,7 +555,7 @@ def test_a_refusal_names_the_hosts_that_are_off_and_waits_for_nothing_else():
     found, hint = refused(plan_json(answer)), answer.unplaced.refusals[0].hint
     assert codes(found)["offer/ssh:big2:big2 (fleet/rack)"] == "not-ready"
     assert codes(found)["offer/ssh:tiny:tiny (fleet/rack)"] == "too-small"  # it would be no use if it were on
-    assert "1 not ready" in found["summary"]
+    assert "1 offer not ready" in found["summary"]
     assert "wait until what is not ready is ready" in (hint or "")
     assert "running tasks" not in (hint or "")
 

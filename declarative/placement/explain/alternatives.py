@@ -121,16 +121,16 @@ class Rejected:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Instead:
-    """Which other nodes and offers would hold a rank, best first, and which were rejected. `cheaper` counts
-    offers that cost less.
+    """Which other nodes and offers would hold a rank, best first, and which were rejected. All fields
+    but the last two are printed.
     """
 
-    nodes: tuple[Alternative, ...] = ()
     nodes_count: int = 0
-    offers: tuple[Alternative, ...] = ()
+    nodes: tuple[Alternative, ...] = ()
     offers_count: int = 0
-    cheaper: int = 0
-    turned: tuple[Rejected, ...] = ()
+    offers_cheaper: int = 0
+    offers: tuple[Alternative, ...] = ()
+    turned_down: tuple[Rejected, ...] = ()
     alone: bool = False
     """Whether its node is launched only for it."""
     anyway: bool = False
@@ -148,9 +148,9 @@ class Elsewhere:
     region: str
     at: str
     """Its zone, or another level that the ranks share; "" if the region is not divided."""
-    found: int
+    ranks_found: int
     launches: int
-    cost: float
+    hourly: float
     """What the launches add to the cost, USD an hour."""
 
 
@@ -236,8 +236,8 @@ class _AlternativeSearch:
             nodes_count=len(nodes),
             offers=tuple(offers[:MOST]),
             offers_count=len(offers),
-            cheaper=0 if cost is None else sum(o.kind.cost < cost for o in offers),
-            turned=tuple(self.rejected.listed(self._own_rejection)),
+            offers_cheaper=0 if cost is None else sum(o.kind.cost < cost for o in offers),
+            turned_down=tuple(self.rejected.listed(self._own_rejection)),
             alone=self.alone,
             anyway=self.anyway,
         )
@@ -354,9 +354,9 @@ def elsewhere(scene: Scene, ask: Ask) -> tuple[Elsewhere, ...]:
             backend=area.backend,
             region=area.region,
             at=area.at,
-            found=fits,
+            ranks_found=fits,
             launches=found.launches,
-            cost=round(found.cost, 6),
+            hourly=round(found.cost, 6),
         )
         out.append(((found.failed is not None, -fits, *found.key), item))
     return tuple(item for _, item in sorted(out, key=lambda p: p[0])[:MOST])
@@ -396,8 +396,8 @@ def launched(scene: Scene, node: Node, seated: Sequence[tuple[Ask, int, Domain]]
     return Instead(
         offers=tuple(offers[:MOST]),
         offers_count=len(offers),
-        cheaper=sum(o.kind.cost < mine.cost for o in offers),
-        turned=tuple(rejected.listed()),
+        offers_cheaper=sum(o.kind.cost < mine.cost for o in offers),
+        turned_down=tuple(rejected.listed()),
         alone=True,
         anyway=assignment.baseline_left[node.fleet] > 0,
     )
