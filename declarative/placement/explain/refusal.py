@@ -293,12 +293,13 @@ def _or_wait(codes: Collection[str], *, busy: bool) -> str:
     undrain = ", or `fleetform undrain` a node" if "drained" in codes else ""
     events = {
         "running tasks have ended": busy,
-        "idle nodes were deleted": not busy and "fleet-max" in codes,
         "another task gets a node launched": "reuse-only" in codes,
         "what is not ready is ready": "not-ready" in codes,
         "the backend can be read": "offers-unknown" in codes,
     }
     parts = [text for text, helps in events.items() if helps]
+    if not parts and "fleet-max" in codes:  # else it could never fit
+        parts = ["idle nodes were deleted"]
     return f"{undrain}, or wait until {' or '.join(parts)}" if parts else undrain
 
 
