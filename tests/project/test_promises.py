@@ -61,3 +61,14 @@ def test_each_guard_is_one_that_mutate_breaks() -> None:
     named = {(where(guard), guard.partition(":")[2]) for guard in guards if ".sh:" not in guard}
     lacking = [f"{file.relative_to(ROOT)}: {name}" for file, name in sorted(named - broken)]
     assert lacking == [], "tools/guards.toml lacks them"
+
+
+def test_what_mutate_is_told_of_exists() -> None:
+    """Files, functions and tests of the guards, and the functions of the survivors that are explained."""
+    guards = tomllib.loads((ROOT / "tools" / "guards.toml").read_text()).values()
+    survivors = tomllib.loads((ROOT / "tools" / "survivors.toml").read_text())
+    named = [(file, name) for guard in guards for file, names in guard["functions"].items() for name in names]
+    named += [(survivor.split(":")[0], survivor.split(":")[1]) for survivor in survivors]
+    gone = [f"{file}:{name}" for file, name in named if name.rpartition(".")[2] not in functions(ROOT / file)]
+    tests = [test for guard in guards for test in guard["tests"] if test.startswith("tests/")]
+    assert gone + [test for test in tests if not (ROOT / test).exists()] == []
