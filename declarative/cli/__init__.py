@@ -12,12 +12,14 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from declarative import __version__
-from declarative.model.diagnostic import InvalidError
+
+if TYPE_CHECKING:
+    from declarative.model.diagnostic import InvalidError
 
 COMMANDS: dict[str, str] = {
     "init": "write a first project that plans at once",
@@ -83,6 +85,12 @@ def _reader() -> Iterator[None]:
         raise _ReaderGoneError from None
 
 
+def _invalid_error() -> type[InvalidError]:
+    from declarative.model.diagnostic import InvalidError  # costly, and `--help` has no use for it
+
+    return InvalidError
+
+
 class CommandGroup(click.Group):
     """A group that says which command was meant."""
 
@@ -125,7 +133,7 @@ class Commands(CommandGroup):
         try:
             with _reader():
                 return super().invoke(ctx)
-        except InvalidError as error:
+        except _invalid_error() as error:
             from declarative.cli.errors import Failed
 
             raise Failed(error) from None

@@ -37,8 +37,6 @@ from declarative.cli.output import INTERRUPTED, STOPPING, say, stopping
 from declarative.converge.project import ProjectSession
 from declarative.converge.state_access import DEFAULT_STATE, of_state
 from declarative.model.diagnostic import and_more, failed
-from declarative.model.inputs import RankInputs
-from declarative.model.state import natural
 from declarative.model.text import clean
 
 if TYPE_CHECKING:
@@ -516,6 +514,7 @@ class TaskFollowing:
         """Start tasks once more; False after an interruption."""
         from declarative.apply.retry_schedule import lacking, part_for
         from declarative.converge.run import check_env
+        from declarative.model.inputs import RankInputs
 
         run = self._run
         results: tuple[ActionResult, ...] = ()
@@ -565,6 +564,7 @@ class TaskFollowing:
 
     def _say_idle(self) -> None:
         """Say which nodes stay although nothing runs on them, and when they are given back."""
+        from declarative.model.state import natural
         from declarative.render.data import iso
 
         state = self._run.store.read()

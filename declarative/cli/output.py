@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from declarative.model.diagnostic import Diagnostic, failed
+if TYPE_CHECKING:
+    from declarative.model.diagnostic import Diagnostic
 
 INTERRUPTED = 130
 STOPPING = "stopping: no new actions, the running ones end (again to stop now)"
@@ -261,6 +262,8 @@ def check_writable(name: str, what: str, is_ours: Callable[[Path], bool]) -> Non
     """`InvalidError` unless the file is ours, or is not there and can be. `what` it is to be: a plan, a
     report.
     """
+    from declarative.model.diagnostic import failed
+
     path = Path(name)
     try:
         status = path.lstat()
