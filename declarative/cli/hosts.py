@@ -121,9 +121,9 @@ def _offers(
         asked = {f"{host.fleet}/{host.index}": host.fields for host in by_backend[name]}
         return backends.get(name).look(asked)
 
-    looks = {
-        key: seen for found in ask_backends(sorted(by_backend), look).values() for key, seen in found.items()
-    }
+    looks: dict[str, Any] = {}
+    for looks_of_backend in ask_backends(sorted(by_backend), look).values():
+        looks.update(looks_of_backend)
     offered: dict[Place, NewKey] = {}
     errors: dict[str, Diagnostic] = {}
     for host in hosts:

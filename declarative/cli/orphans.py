@@ -31,10 +31,10 @@ NONE = " of this state. What another state made is not looked for, nor what a lo
 
 @click.command("adopt")
 @click.argument("address", required=False)
-@click.option("--id", "made", metavar="ID", help="Which one, where several have that address.")
+@click.option("--id", "id_", metavar="ID", help="Which one, where several have that address.")
 @lock_option
 @project_command
-def adopt(session: ProjectSession, address: str | None, made: str | None, lock_timeout: float | None) -> int:
+def adopt(session: ProjectSession, address: str | None, id_: str | None, lock_timeout: float | None) -> int:
     """Record what this state made and does not record any more; nothing real is touched.
 
     ADDRESS is that of a node, a volume or a rank which `fleetform plan` calls an orphan; without it, all
@@ -58,7 +58,7 @@ def adopt(session: ProjectSession, address: str | None, made: str | None, lock_t
         _check_free(state, target)
         orphans, faults = _orphans(session, desired, state)
         say(faults)
-        matches = matching(orphans, target, made)
+        matches = matching(orphans, target, id_)
         if len(matches) != 1:
             raise _none(address, matches, orphans)
         if target.kind == "rank":

@@ -77,11 +77,11 @@ class Reports:
         sys.stdout.write(self._render(plan, self.printed))
 
     def _format(self, name: str) -> str:
-        found = SUFFIXES.get(Path(name).suffix, self.printed if self.printed != "text" else None)
-        if found is None:
+        form = SUFFIXES.get(Path(name).suffix, self.printed if self.printed != "text" else None)
+        if form is None:
             hint = f"end its name in one of {', '.join(SUFFIXES)}, or say it: `--format markdown`"
             raise failed("usage", f"`--report {name}` does not tell its format", hint)
-        return found
+        return form
 
     def _render(self, plan: Plan, form: str) -> str:
         if form == "json":
@@ -110,7 +110,7 @@ def report_options(command: F) -> F:
     def run(*args: Any, printed: str, report_files: tuple[str, ...], max_chars: int, **options: Any) -> Any:
         return command(*args, reports=Reports(printed, report_files, max_chars), **options)
 
-    found: Any = run
+    decorated: Any = run
     for option in (
         click.option(
             "--max-chars",
@@ -137,8 +137,8 @@ def report_options(command: F) -> F:
             help="What to print.",
         ),
     ):
-        found = option(found)
-    return found  # type: ignore[no-any-return]
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
 
 
 def expected(text: str, *, earlier: bool = False) -> PlanDigest:

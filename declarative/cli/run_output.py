@@ -302,10 +302,10 @@ class LoopOutput:
                 say_line(f"node/{name} {silence_text(inventory.silent[name], now)}")
         unsure: dict[str, tuple[bool, bool]] = {}
         for name in sorted(self._silent.keys() - here.keys(), key=natural):
-            seen = inventory.readiness.get(name)
-            if seen and seen.state in ANSWERS:
+            readiness = inventory.readiness.get(name)
+            if readiness and readiness.state in ANSWERS:
                 say_line(f"node/{name} answers again")
-            elif seen:
+            elif readiness:
                 unsure[name] = self._silent[name]
         self._silent = {**unsure, **here}
 

@@ -217,7 +217,7 @@ def listening(
     def title() -> str:
         return session.current.project.name or session.directory.resolve().name
 
-    latest = LatestState(title, _Watched(session, reload=interval is None), session.clock, interval)
+    latest = LatestState(title, _ProjectReader(session, reload=interval is None), session.clock, interval)
     metrics = Metrics(latest, loop=interval is not None)
 
     def observe(done: Round) -> None:
@@ -265,7 +265,7 @@ def _token(file: Path | None) -> str | None:
     return token
 
 
-class _Watched:
+class _ProjectReader:
     """Reads the records and the declaration."""
 
     def __init__(self, session: ProjectSession, *, reload: bool) -> None:

@@ -28,10 +28,10 @@ ACTIVE = ("starting", "running")
 class Metrics:
     """The metrics of one process, in a registry of their own."""
 
-    def __init__(self, seen: LatestState, *, loop: bool) -> None:
+    def __init__(self, latest: LatestState, *, loop: bool) -> None:
         """`loop`: whether a loop runs, so that there are metrics of rounds."""
         self._registry = CollectorRegistry()
-        self._registry.register(_Recorded(seen))
+        self._registry.register(_Recorded(latest))
         ProcessCollector(registry=self._registry)
         build = Gauge(
             "fleetform_build_info", "The version, as a label.", ["version"], registry=self._registry
@@ -58,8 +58,8 @@ class Metrics:
 class _Recorded:
     """Gauges of the state, which is read when Prometheus asks."""
 
-    def __init__(self, seen: LatestState) -> None:
-        self._seen = seen
+    def __init__(self, latest: LatestState) -> None:
+        self._latest = latest
 
     def describe(self) -> tuple[Metric, ...]:
         """Nothing, so that registering does not read the state."""
@@ -69,7 +69,7 @@ class _Recorded:
         """The gauges."""
         up = GaugeMetricFamily("fleetform_state_readable", "1 if the state could be read for this answer.")
         try:
-            recorded = self._seen.recorded()
+            recorded = self._latest.recorded()
         except StateError:
             up.add_metric([], 0)
             yield up

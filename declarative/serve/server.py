@@ -62,8 +62,8 @@ class Answer(NamedTuple):
 class Site:
     """The pages by their paths."""
 
-    def __init__(self, seen: LatestState, metrics: Metrics, token: str | None) -> None:
-        self._seen = seen
+    def __init__(self, latest: LatestState, metrics: Metrics, token: str | None) -> None:
+        self._latest = latest
         self._metrics = metrics
         self._token = token.encode() if token is not None else None
         self._pages: dict[str, Callable[[str], Answer]] = {
@@ -100,11 +100,11 @@ class Site:
     def _page(self, query: str) -> Answer:
         asked = parse_qs(query).get("refresh", [])
         refresh = SECONDS if asked == [str(SECONDS)] else None
-        html = page_html(self._seen.page(), refresh=refresh)
+        html = page_html(self._latest.page(), refresh=refresh)
         return Answer(HTTPStatus.OK, html.encode(errors="replace"), "text/html; charset=utf-8")
 
     def _ready(self, _: str) -> Answer:
-        why = self._seen.not_ready()
+        why = self._latest.not_ready()
         if why is None:
             return _text(HTTPStatus.OK, "ready")
         return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {why}")
