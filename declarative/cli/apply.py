@@ -371,7 +371,7 @@ def destroy_command(session: ProjectSession, *, orphans: bool, **options: Any) -
 
 
 def _nothing(session: ProjectSession) -> Desired:
-    """What `destroy` leaves: nothing but what the files protect, if there are any."""
+    """The declaration that `destroy` works towards: only what the files protect."""
     from declarative.model.resource import Desired
 
     loaded = session.load_if_any()
@@ -387,7 +387,7 @@ def _nothing(session: ProjectSession) -> Desired:
 
 
 def protected(run: Run) -> dict[str, bool]:
-    """What `destroy` was asked to delete and leaves, and whether that is because of `limits.protected`."""
+    """The protected things that `destroy` was asked to delete → whether `limits.protected` guards them."""
     from declarative.planner.plan_part import is_selected
 
     state, desired = run.store.read(), run.desired

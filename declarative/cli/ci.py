@@ -28,9 +28,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,60}")
 MOST_ANNOTATIONS = 50
 """GitHub shows ten of each kind for a step, and fifty for a job."""
 MOST_COMMITS = "--max-count=100"
-"""Of those that may be carried out by one job."""
+"""The most commits that one job may carry out."""
 MOST_STEPS = 20_000
-"""Of the history that are looked at for the last apply."""
+"""The most entries of the history that are searched for the last apply."""
 MOST_BYTES = 64 << 20
 
 name_option = click.option(
@@ -165,7 +165,7 @@ def since_last_apply(session: ProjectSession) -> list[str]:
 
 
 def _git(session: ProjectSession, *words: str) -> str | None:
-    """What git says, without running anything that the repository names; None if it refuses."""
+    """The output of git, which runs nothing that the repository names; None if git refuses."""
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *words]
     try:
         done = subprocess.run(  # noqa: S603 (commits are hexadecimal)

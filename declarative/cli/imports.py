@@ -351,7 +351,7 @@ def _project(
 def _left_to_do(
     faults: Sequence[Diagnostic], documents: Sequence[Document], drafts: Sequence[Draft]
 ) -> tuple[Diagnostic, ...]:
-    """What `validate` will refuse in the documents, as warnings at the files that they came from."""
+    """Warnings about what `validate` will refuse in the documents, at the files that they came from."""
     from declarative.model.diagnostic import Diagnostic, Severity, in_order
 
     ours = {f"{d.data.get('type')}/{d.data.get('name')}": d for d in documents}
@@ -386,7 +386,7 @@ def _left_to_do(
 
 
 def _paths(document: Document) -> dict[Span, Steps]:
-    """What stands where in the document: the path of each key and each value."""
+    """Place → the path of the key or the value that stands there."""
     out: dict[Span, Steps] = {}
 
     def enter(data: Any, path: Steps) -> None:

@@ -577,10 +577,10 @@ class Out(Protocol):
     """Where bytes go."""
 
     def write(self, data: bytes, /) -> object:
-        """All of them."""
+        """Write all of the bytes."""
 
     def flush(self) -> object:
-        """Now."""
+        """Write what is buffered."""
 
 
 class Safe:

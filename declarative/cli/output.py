@@ -169,7 +169,7 @@ class TimedLines:
         """Whether a line was begun and not ended."""
 
     def stamp(self) -> str:
-        """What a line begins with now."""
+        """The time that a line begins with now."""
         return time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime(self._clock()))
 
     def write(self, text: str) -> int:

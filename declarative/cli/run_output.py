@@ -186,9 +186,7 @@ class RunOutput:
             sys.stderr.write(f"{name_tasks(tasks)} {verb} {PENDING}: {then}\n")
 
     def say_protected(self, names: Sequence[str], hint: str, guarded: Sequence[str] = ()) -> None:
-        """The text about protected things that stay, or are `guarded` by `limits.protected`; how to delete
-        them.
-        """
+        """Print which things stay, or are `guarded` by `limits.protected`, and how to delete them."""
         if self.as_json:
             emit_event({"event": "kept", "addresses": [*names, *guarded]})
             return
@@ -201,7 +199,7 @@ class RunOutput:
     # ------------------------------------------------------------------------- `apply --wait` follows
 
     def say_retries(self, waits: Mapping[str, Due]) -> None:
-        """When tasks that were not started are tried again, and why they were not."""
+        """Print when tasks that were not started are tried again, and why they were not."""
         by_time: dict[int, list[str]] = {}
         for task, due in waits.items():
             by_time.setdefault(round(due.delay), []).append(task)
@@ -212,7 +210,7 @@ class RunOutput:
             self.say(f"{name_tasks(tasks)} {verb} tried again in {seconds} s: {why}")
 
     def say_ended(self, store: Store, states: Mapping[str, RankState], causes: Mapping[str, str]) -> None:
-        """How each task ended; `causes` are of those that never began."""
+        """Print how each task ended; `causes` are of those that never began."""
         from declarative.apply.watch import cause_of
 
         state = store.read()

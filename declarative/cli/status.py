@@ -110,7 +110,7 @@ def gather(session: ProjectSession, *, offline: bool, refresh: bool = False) -> 
 
 
 def readiness_of_nodes(state: State) -> list[tuple[str, Readiness]]:
-    """How each recorded node was seen."""
+    """Each recorded node with its readiness."""
     from declarative.model.state import readiness_of
     from declarative.model.status import NodeState, Readiness
 

@@ -79,8 +79,8 @@ class ProgressListener(Listener, Protocol):
     def expect(
         self, more: int, records: Iterable[str] = (), ids: Iterable[str] = (), gone: Iterable[str] = ()
     ) -> None:
-        """So many further actions begin, with these `ids`. `records` change records alone; those that are
-        `gone` delete the record of a thing that is not there.
+        """`more` actions begin, with these `ids`. `records` change records alone; those that are `gone`
+        delete the record of a thing that is not there.
         """
 
 
@@ -97,10 +97,10 @@ class Observer(Protocol):
         """These tasks of the plan have no place, and the rest of the plan is done."""
 
     def renamed(self, plan: Plan, count: int) -> None:
-        """So many records got the names that the plan says."""
+        """`count` records got the names that the plan says."""
 
     def progress(self) -> ProgressListener:
-        """Who hears how the actions go on."""
+        """The listener for the actions of the plan."""
 
     def warn(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         """The user should know this; the run goes on."""

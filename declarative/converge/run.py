@@ -51,7 +51,7 @@ MOST_DIFFERENCES = 100
 
 @struct(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What a run is asked for, beside what is declared."""
+    """The options of a run, beside what is declared."""
 
     requested: frozenset[str] = frozenset()
     """The addresses to replace although nothing changed."""
@@ -76,7 +76,7 @@ class RunOptions:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class SettledLook:
-    """What a run found, after what happened by itself was recorded."""
+    """The result of a look, after what happened by itself was recorded."""
 
     before: State
     """The records before that."""

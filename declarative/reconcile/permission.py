@@ -41,7 +41,7 @@ Without the note, the next plan would take a gone thing for a new one.
 
 
 ENVIRONMENT = "set it in the environment of the loop, and start the loop again"
-"""What to do about a variable that is not set."""
+"""The hint about a variable that is not set."""
 
 
 class Backoff:
@@ -90,7 +90,7 @@ class Backoff:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class AllowedPart:
-    """What a round does of a plan, and what waits."""
+    """The part of a plan that a round does, and what waits."""
 
     plan: Plan
     causes: Mapping[str, Cause]

@@ -52,7 +52,7 @@ def unchanged(before: Mark, after: Mark) -> Mark:
 
 
 TRIES = 3
-"""So often in a row a round begins anew because its files have changed: some folders never rest."""
+"""How often in a row a round may begin anew because its files have changed: some folders never rest."""
 
 
 class WatchedFiles:
