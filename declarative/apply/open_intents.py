@@ -32,7 +32,7 @@ from declarative.model.status import RankStatus
 from declarative.planner.plan import Op, Plan
 from declarative.provider import Provider, ProviderError
 from declarative.retry import PATIENCE, call
-from declarative.store.consistency import fault
+from declarative.store.consistency import wrong_value
 
 MOST_NAMED = 5
 """How many calls of a command that was cut short are named; more are counted."""
@@ -134,7 +134,7 @@ def _read_thing_back(state: State, intent: Intent, provider: Provider) -> Resolu
         needs=same.needs if same else intent.needs,
         generation=intent.generation,
     )
-    if fault(record):  # somebody changed what is written on it: it is what its token was asked for with
+    if wrong_value(record):  # somebody changed what is written on it: it is what its token was asked for with
         record = replace(record, inputs=intent.inputs)
     return Resolution(intent=intent, record=record)
 

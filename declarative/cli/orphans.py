@@ -75,12 +75,12 @@ def adopt(session: ProjectSession, address: str | None, id_: str | None, lock_ti
 def _whole_record(orphan: Orphan, state: State) -> Record:
     """The record of a node or a volume; `InvalidError` if its backend does not report all that it needs."""
     from declarative.apply.orphans import as_record
-    from declarative.store.consistency import fault
+    from declarative.store.consistency import wrong_value
 
     why = "its backend keeps no more of it than its name"
     if orphan.thing.known:
         record = as_record(orphan, state)
-        wrong = fault(record)
+        wrong = wrong_value(record)
         if not wrong:
             return record
         why = f"what is written on it was changed ({wrong})"

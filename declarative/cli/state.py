@@ -98,7 +98,7 @@ def check(session: ProjectSession, as_json: bool) -> int:
     Exits 1 if anything is wrong.
     """
     from declarative.model.text import clean
-    from declarative.store.consistency import faults
+    from declarative.store.consistency import wrong_values
 
     desired = declared(session, warn=not as_json)
     store = session.state.open(desired, typed=False)
@@ -106,7 +106,7 @@ def check(session: ProjectSession, as_json: bool) -> int:
         raise failed("no-state", f"there is no state in {session.state.url(desired)}", NO_STATE)
     # If records do not hold what their kinds need, nothing else can be checked.
     state = store.read()
-    findings = [_finding("state", line) for line in [*faults(state)] or store.check()]
+    findings = [_finding("state", line) for line in [*wrong_values(state)] or store.check()]
     compared = not findings
     findings = findings or _compared(session, state, desired)
     if as_json:

@@ -1,10 +1,9 @@
-"""Checks of a whole state: every rule that a state must keep. Also whether we wrote it: every value has its
-type, and names and references agree. Pure.
-"""
+"""Checks of a whole state: the rules that a state must keep, and the types of its values. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -41,20 +40,27 @@ HeldBlocks = Mapping[tuple[str, int], str]
 """(node, block) → the name of the reservation that holds it."""
 
 
-def check(state: State, held: HeldBlocks) -> list[str]:
-    """The faults as sentences; empty if all is well."""
+def contradictions(state: State, held: HeldBlocks) -> list[str]:
+    """The contradictions as sentences; empty if all is well. Records whose inputs lack their type are left
+    to `wrong_values`.
+    """
     return [
         *_identity(state),
         *_names(state),
         *_nodes(state, held),
-        *_drained(state),
         *_reservations(state, held),
         *_ranks(state),
-        *_volumes(state),
-        *_disks(state),
+        *_attachments(state),
         *_needs(state),
         *_intents(state),
     ]
+
+
+def _typed(state: State, kind: str) -> Iterator[Record]:
+    for record in state.of(kind):
+        with suppress(BadDataError):
+            record.typed  # noqa: B018  # read for its error
+            yield record
 
 
 def _identity(state: State) -> Iterator[str]:
@@ -68,52 +74,66 @@ def _identity(state: State) -> Iterator[str]:
             yield f"{address} is of generation {record.generation}, but only {used} are noted as used"
 
 
-def _total(node: Record) -> object:
-    return node.inputs.get("blocks", 1)
+def _names(state: State) -> Iterator[str]:
+    """Two things of one kind never have the same id at their backend."""
+    owners: dict[object, Address] = {}
+    for address, record in state.records.items():
+        if address.kind in ("node", "volume", "attachment"):
+            ids: list[object] = [made_as(record)]
+            if record.backend and record.external_id is not None:
+                ids.append((record.backend, address.kind, record.external_id))
+            for key in ids:
+                if key in owners:
+                    yield f"{address} and {owners[key]} are one and the same at their backend"
+                owners.setdefault(key, address)
 
 
 def _nodes(state: State, held: HeldBlocks) -> Iterator[str]:
     busy: dict[str, list[int]] = {}
-    for node, block in held:
-        busy.setdefault(node, []).append(block)
-    for record in state.of("node"):
-        total, blocks = _total(record), busy.pop(record.address.name, [])
-        if not isinstance(total, int) or total < 1:
-            yield f"{record.address} is split into {total!r} blocks"
+    for name, block in held:
+        busy.setdefault(name, []).append(block)
+    for record in _typed(state, "node"):
+        node, total, blocks = record.address, record.node.blocks, busy.get(record.address.name, [])
+        if total < 1:
+            yield f"{node} is split into {total} blocks"
             continue
-        yield from _blocks(record.address, total, blocks)
-        if blocks and record.address.name in state.idle_since:
-            yield f"{record.address} is noted as idle, and {len(blocks)} of its blocks are busy"
-    for node in busy:
-        yield f"blocks of node/{node} are reserved, which is not recorded"
-
-
-def _blocks(node: Address, total: int, busy: Sequence[int]) -> Iterator[str]:
-    if len(busy) > total:
-        yield f"{node} has {total} blocks, and {len(busy)} are busy"
-    for block in busy:
-        if not 0 <= block < total:
-            yield f"{node} has {total} blocks, and block {block} is reserved"
+        if len(blocks) > total:
+            yield f"{node} has {total} blocks, and {len(blocks)} are busy"
+        for block in blocks:
+            if not 0 <= block < total:
+                yield f"{node} has {total} blocks, and block {block} is reserved"
+        if blocks and node.name in state.idle_since:
+            yield f"{node} is noted as idle, and {len(blocks)} of its blocks are busy"
+    for name in busy:
+        if state.get("node", name) is None:
+            yield f"blocks of node/{name} are reserved, which is not recorded"
+    for record in state.of("node"):
+        drained = record.outputs.get(DRAINED)
+        words = drained if isinstance(drained, Mapping) else {}
+        since, reason = words.get("since"), words.get("reason")
+        if drained is not None and not (isinstance(since, str) and isinstance(reason, str | None)):
+            yield f"{record.address} is drained, and it does not say since when and why"
 
 
 def _reservations(state: State, held: HeldBlocks) -> Iterator[str]:
-    rows: dict[str, set[tuple[str, int]]] = {}
+    places: dict[str, set[tuple[str, int]]] = {}
     for place, name in held.items():
-        rows.setdefault(name, set()).add(place)
-    for record in state.of("reservation"):
-        name, node = record.address.name, str(record.inputs.get("node"))
-        stated = {(node, block) for block in record.inputs.get("blocks", ())}
-        has = rows.pop(name, set())
+        places.setdefault(name, set()).add(place)
+    for record in _typed(state, "reservation"):
+        node = record.reservation.node
+        stated = {(node, block) for block in record.reservation.blocks}
+        has = places.get(record.address.name, set())
         if stated != has:
             yield f"{record.address} says that it holds {_places(stated)}, and holds {_places(has)}"
         if Address("node", node) not in record.needs:
             yield f"{record.address} is on node/{node} and does not need it"
-    for name in rows:
-        yield f"blocks are held by reservation/{name}, which is not recorded"
+    for name in places:
+        if state.get("reservation", name) is None:
+            yield f"blocks are held by reservation/{name}, which is not recorded"
 
 
 def _places(places: set[tuple[str, int]]) -> str:
-    return ", ".join(f"{node}[{block}]" for node, block in sorted(places, key=str)) or "nothing"
+    return ", ".join(f"{node}[{block}]" for node, block in sorted(places)) or "nothing"
 
 
 def _ranks(state: State) -> Iterator[str]:
@@ -126,71 +146,24 @@ def _ranks(state: State) -> Iterator[str]:
             yield f"{rank} is {status.state} and holds no blocks"
 
 
-def _volumes(state: State) -> Iterator[str]:
-    holders: dict[str, list[str]] = {}
-    for record in state.of("attachment"):
-        volume = str(record.inputs.get("volume"))
-        holders.setdefault(volume, []).append(str(record.address))
-    for volume, found in holders.items():
-        if len(found) > 1:
-            yield f"volume/{volume} is held more than once: {', '.join(found)}"
+def _attachments(state: State) -> Iterator[str]:
+    holders: dict[str, list[Address]] = {}
+    for record in _typed(state, "attachment"):
+        name = record.attachment.volume
+        holders.setdefault(name, []).append(record.address)
+        volume, node = state.get("volume", name), state.get("node", record.attachment.node)
+        # A volume on a host's disk is attached only on that host.
+        if volume and node and volume.volume.host and volume.volume.zone != node.node.effective_zone:
+            where = f"{record.address} is on {node.address}"
+            yield f"{where}, and {volume.address} is on the disk of {volume.volume.zone}"
+    for name, attachments in holders.items():
+        if len(attachments) > 1:
+            yield f"volume/{name} is held more than once: {', '.join(map(str, attachments))}"
     for name in state.detached_since:
         if state.get("volume", name) is None:
             yield f"volume/{name} is noted as attached to nothing, and is not recorded"
         elif name in holders:
             yield f"volume/{name} is noted as attached to nothing, and {holders[name][0]} holds it"
-
-
-def _disks(state: State) -> Iterator[str]:
-    """A volume on a host's disk is attached only on that host."""
-    for record in state.of("attachment"):
-        disk, node = state.get("volume", str(record.inputs.get("volume"))), _node_of(state, record)
-        if disk and node and disk.inputs.get("host") and disk.inputs.get("zone") != node.node.effective_zone:
-            yield (
-                f"{record.address} is on {node.address}, and {disk.address} is on the disk of "
-                f"{disk.inputs.get('zone')}"
-            )
-
-
-def _drained(state: State) -> Iterator[str]:
-    for record in state.of("node"):
-        found = record.outputs.get(DRAINED)
-        words = found if isinstance(found, Mapping) else {}
-        since, reason = words.get("since"), words.get("reason")
-        if found is not None and not (isinstance(since, str) and isinstance(reason, str | None)):
-            yield f"{record.address} is drained, and it does not say since when and why"
-
-
-def _node_of(state: State, attachment: Record) -> Record | None:
-    return state.get("node", str(attachment.inputs.get("node")))
-
-
-def _intents(state: State) -> Iterator[str]:
-    """The token of an open call finds what the call made, so it has to be of this lineage."""
-    for intent in state.intents:
-        have = state.records.get(intent.address) if intent.op != "create" else None
-        known = have.outputs.get(MADE_AS) if have else None
-        zone = zone_asked((have or intent).inputs)
-        wanted = token(state.lineage or "", intent.address, intent.generation, zone)
-        if intent.token.startswith(f"{intent.address.name}.{intent.generation}."):
-            continue  # a rank's attempt: of no other lineage, for its last part is random
-        if (known["token"] if known else wanted) != intent.token:
-            yield f"{intent.op}:{intent.address} is open, and its token is not of this lineage"
-
-
-def _names(state: State) -> Iterator[str]:
-    """Two things of one kind never have the same id at their backend."""
-    seen: dict[object, Address] = {}
-    for address, record in state.records.items():
-        if address.kind in ("node", "volume", "attachment"):
-            own = made_as(record)
-            ids = [("known", own)]
-            if record.backend and record.external_id is not None:
-                ids.append((f"{record.backend} {record.outputs['id']}", Address(address.kind, "")))
-            for key in ids:
-                if key in seen:
-                    yield f"{address} and {seen[key]} are one and the same at their backend"
-                seen.setdefault(key, address)
 
 
 def _needs(state: State) -> Iterator[str]:
@@ -202,6 +175,19 @@ def _needs(state: State) -> Iterator[str]:
         TopologicalSorter({a: r.needs for a, r in state.records.items()}).prepare()
     except CycleError as error:
         yield f"these need one another: {', '.join(map(str, error.args[1]))}"
+
+
+def _intents(state: State) -> Iterator[str]:
+    """The token of an open call finds what the call made, so it has to be of this lineage."""
+    for intent in state.intents:
+        record = state.records.get(intent.address) if intent.op != "create" else None
+        renamed = record.outputs.get(MADE_AS) if record else None
+        zone = zone_asked((record or intent).inputs)
+        expected = token(state.lineage or "", intent.address, intent.generation, zone)
+        if intent.token.startswith(f"{intent.address.name}.{intent.generation}."):
+            continue  # a rank's attempt: of no other lineage, for its last part is random
+        if (renamed["token"] if renamed else expected) != intent.token:
+            yield f"{intent.op}:{intent.address} is open, and its token is not of this lineage"
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -234,7 +220,7 @@ LAST = 253_402_300_799
 """The end of the year 9999, in seconds since the epoch: no later time can be written."""
 
 
-def faults(state: State) -> Iterator[str]:
+def wrong_values(state: State) -> Iterator[str]:
     """Values that we never record or observe, as sentences that name each thing with its key."""
     tests: tuple[tuple[Iterable[Any], Callable[[Any], object], Callable[[Any], object]], ...] = (
         (((None, state),), lambda _: "the state", _check_head),
@@ -253,14 +239,12 @@ def faults(state: State) -> Iterator[str]:
                 check(item[1])
             except BadDataError as bad:
                 yield f"{name(item)}: {bad}"
-    for record in state.of("reservation"):
-        inputs: object = record.inputs  # its type was checked above
-        node = inputs.get("node") if isinstance(inputs, Mapping) else None
-        if isinstance(node, str) and state.get("node", node) is None:
+    for record in _typed(state, "reservation"):
+        if state.get("node", record.reservation.node) is None:
             yield f"{record.address}: `inputs.node` is not recorded"
 
 
-def fault(record: Record) -> str | None:
+def wrong_value(record: Record) -> str | None:
     """A fault of a record as a sentence without its name: its values may come from a backend."""
     try:
         _check(record)
@@ -289,7 +273,7 @@ def _words(state: State) -> Iterator[tuple[str, str]]:
 
 
 def _check_word(name: str) -> None:
-    """Names stand in the commands that hints say: there, nothing else may come in by them."""
+    """Hints print names in commands: nothing else may come in by them."""
     if not WORD.fullmatch(name):
         raise BadDataError("a name").at("name")
 
@@ -312,10 +296,10 @@ def _check_rank(status: RankStatus) -> None:
     _is_time(status.ended_at, "ended_at")
 
 
-def _check_node(seen: Readiness) -> None:
-    _is(str | None, seen.reason, "reason")
-    _is_time(seen.observed_at, "observed_at")
-    _is(tuple[str, ...], list(seen.can or ()), "can")
+def _check_node(readiness: Readiness) -> None:
+    _is(str | None, readiness.reason, "reason")
+    _is_time(readiness.observed_at, "observed_at")
+    _is(tuple[str, ...], list(readiness.can or ()), "can")
 
 
 def _check(record: Record) -> None:
@@ -327,33 +311,33 @@ def _check(record: Record) -> None:
     if not all(need.kind in earlier for need in record.needs):
         raise BadDataError("a list of what is made before it").at("needs")
     try:
-        found = record.typed
-        _check_name(record.address, found)
+        inputs = record.typed
+        _check_name(record.address, inputs)
     except BadDataError as bad:
         raise bad.at("inputs") from None
     try:
-        came: Outputs = known(Outputs, record.outputs)
+        outputs: Outputs = known(Outputs, record.outputs)
         for name in ("noticed_at", "started_at", "silent_since"):
-            _is_time(getattr(came, name), name)
+            _is_time(getattr(outputs, name), name)
     except BadDataError as bad:
         raise bad.at("outputs") from None
-    if isinstance(found, NodeInputs | VolumeInputs) and record.backend != found.backend:
+    if isinstance(inputs, NodeInputs | VolumeInputs) and record.backend != inputs.backend:
         raise BadDataError("the `backend` of its inputs").at("backend")
 
 
-def _check_name(address: Address, found: Inputs) -> None:
-    """A name is made of the inputs: who looks for one by the other finds the same."""
-    if isinstance(found, NodeInputs):
-        if address.name.rpartition("-")[0] != found.fleet:
+def _check_name(address: Address, inputs: Inputs) -> None:
+    """A name is made of the inputs, so that each can be looked up by the other."""
+    if isinstance(inputs, NodeInputs):
+        if address.name.rpartition("-")[0] != inputs.fleet:
             raise BadDataError("that of its name").at("fleet")
-    elif isinstance(found, ReservationInputs | RankInputs):
-        if address.name != rank_name(found.task, found.rank):
-            raise BadDataError("that of its name").at("rank" if found.task in address.name else "task")
-    elif isinstance(found, AttachmentInputs):
-        if address.name != f"{found.rank}.{found.volume}":
-            key = "volume" if address.name.startswith(f"{found.rank}.") else "rank"
+    elif isinstance(inputs, ReservationInputs | RankInputs):
+        if address.name != rank_name(inputs.task, inputs.rank):
+            raise BadDataError("that of its name").at("rank" if inputs.task in address.name else "task")
+    elif isinstance(inputs, AttachmentInputs):
+        if address.name != f"{inputs.rank}.{inputs.volume}":
+            key = "volume" if address.name.startswith(f"{inputs.rank}.") else "rank"
             raise BadDataError("that of its name").at(key)
-        if found.rank.rpartition("-")[0] != found.task:
+        if inputs.rank.rpartition("-")[0] != inputs.task:
             raise BadDataError("that of its name").at("task")
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from declarative.model.diagnostic import and_more
 from declarative.model.state import Address, Intent, State
 from declarative.store import journal, record_changes, records, spending
-from declarative.store.consistency import HeldBlocks, check
+from declarative.store.consistency import HeldBlocks, contradictions
 from declarative.store.errors import StateError
 from declarative.store.sql import Connection
 
@@ -22,7 +22,7 @@ def may_push(present: State, pushed: State, held: HeldBlocks, *, force: bool) ->
             "the state to push has no lineage: nothing was ever applied to it",
             "push another one",
         )
-    wrong = check(pushed, held)
+    wrong = contradictions(pushed, held)
     if wrong:
         raise StateError(
             "contradiction",
@@ -122,8 +122,8 @@ def write(connection: Connection, state: State, held: HeldBlocks, now: float) ->
 def _observations(connection: Connection, state: State) -> None:
     for name, status in state.ranks.items():
         record_changes.put_rank(connection, name, status)
-    for name, seen in state.readiness.items():
-        record_changes.put_node(connection, name, records.seen_values(seen))
+    for name, readiness in state.readiness.items():
+        record_changes.put_node(connection, name, records.readiness_columns(readiness))
     for name, since in state.idle_since.items():
         record_changes.put_node(connection, name, {"idle_since": since})
 

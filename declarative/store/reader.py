@@ -18,8 +18,7 @@ from declarative.model.state import Address, Spent, State
 from declarative.model.status import Outage
 from declarative.store import events, journal, loop_state, records, seal, snapshot, spending
 from declarative.store.access import Access
-from declarative.store.consistency import HeldBlocks
-from declarative.store.consistency import check as contradictions
+from declarative.store.consistency import HeldBlocks, contradictions
 from declarative.store.errors import RetryWhileAway, StateError, once
 from declarative.store.events import Event, Waiting
 from declarative.store.journal import EarlierAttempt, Operation

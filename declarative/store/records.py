@@ -9,7 +9,7 @@ from typing import Any
 
 from declarative.model.state import KINDS, Address, Intent, Record, State, natural
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
-from declarative.store.consistency import faults
+from declarative.store.consistency import wrong_values
 from declarative.store.errors import FROM_BACKUP, StateError
 from declarative.store.sql import Connection, Row
 
@@ -38,7 +38,7 @@ def load(connection: Connection, *, checked: bool = False) -> State:
     """
     state = _load(connection)
     if connection.database.typed and not checked:
-        wrong = list(islice(faults(state), MOST_NAMED))
+        wrong = list(islice(wrong_values(state), MOST_NAMED))
         if wrong:
             raise StateError(
                 "damaged",
@@ -53,8 +53,8 @@ MOST_NAMED = 5
 
 def named(connection: Connection, what: str) -> str | None:
     """The `lineage` or the `project` of the state; None if it has none yet."""
-    found: str | None = connection.execute(f"SELECT {what} FROM meta").one()[0]
-    return found
+    text: str | None = connection.execute(f"SELECT {what} FROM meta").one()[0]
+    return text
 
 
 def _load(connection: Connection) -> State:
@@ -65,11 +65,11 @@ def _load(connection: Connection) -> State:
         return State(
             lineage=meta.lineage,
             serial=meta.serial,
-            records=records,
-            ranks=_ranks(connection),
+            records=_sorted(records, by_address),
+            ranks=_sorted({row.name: _rank(row) for row in connection.select("rank_status")}, natural),
             readiness=readiness,
             idle_since=idle_since,
-            detached_since=detached_since,
+            detached_since=_sorted(detached_since, natural),
             generations=_generations(connection),
             intents=tuple(
                 intent_of(row)
@@ -93,12 +93,12 @@ def _unreadable(connection: Connection) -> str:
         ("node_status", "name"),
         ("operations", "id"),
     ):
-        for found in connection.execute(f"SELECT {key} FROM {table}").scalars():
+        for value in connection.execute(f"SELECT {key} FROM {table}").scalars():
             try:
-                row = connection.select(table, f"WHERE {key} = :its_key", its_key=found).one()
+                row = connection.select(table, f"WHERE {key} = :its_key", its_key=value).one()
                 _READ.get(table, tuple)(row)
             except UNREADABLE:
-                return f"the row {str(found)!r} of its table `{table}`: "
+                return f"the row {str(value)!r} of its table `{table}`: "
     return ""
 
 
@@ -107,19 +107,21 @@ def _sorted(values: Mapping[Any, Any], key: Callable[[Any], Any]) -> dict[Any, A
     return {k: values[k] for k in sorted(values, key=key)}
 
 
-def _records(connection: Connection) -> tuple[dict[Address, Record], dict[str, float]]:
-    """All records, and since when volumes are attached to nothing."""
+def _records(
+    connection: Connection, where: str = "", **its: Any
+) -> tuple[dict[Address, Record], dict[str, float]]:
+    """The records of all rows or of those that match, and since when volumes are attached to nothing."""
     needs: dict[str, set[Address]] = {}
-    for row in connection.select("needs"):
+    for row in connection.select("needs", where, **its):
         needs.setdefault(row.address, set()).add(Address.parse(row.needed))
-    found: dict[Address, Record] = {}
+    records: dict[Address, Record] = {}
     detached: dict[str, float] = {}
-    wanted = connection.select("resources", but=("external_id",))
-    for text, kind, name, backend, inputs, outputs, number, since in wanted:
+    rows = connection.select("resources", where, but=("external_id",), **its)
+    for text, kind, name, backend, inputs, outputs, number, since in rows:
         address = Address(kind, name)
         if since is not None:
             detached[name] = since
-        found[address] = Record(
+        records[address] = Record(
             address=address,
             backend=backend,
             inputs=inputs,
@@ -127,7 +129,7 @@ def _records(connection: Connection) -> tuple[dict[Address, Record], dict[str, f
             needs=frozenset(needs.get(text, ())),
             generation=number,
         )
-    return _sorted(found, by_address), _sorted(detached, natural)
+    return records, detached
 
 
 def _generations(connection: Connection) -> dict[Address, int]:
@@ -135,32 +137,25 @@ def _generations(connection: Connection) -> dict[Address, int]:
     return _sorted({Address.parse(text): number for text, number in rows}, by_address)
 
 
-def _ranks(connection: Connection, names: Sequence[str] | None = None) -> dict[str, RankStatus]:
-    if names is not None:
-        some = [names[i : i + MOST_BOUND] for i in range(0, len(names), MOST_BOUND)]
-        found = (
-            connection.select("rank_status", "WHERE name IN (:its_names)", its_names=part) for part in some
-        )
-        rows = [row for part in found for row in part]
-    else:
-        rows = connection.select("rank_status").all()
-    return _sorted({row.name: _rank(row) for row in rows}, natural)
-
-
 def statuses(connection: Connection, names: Sequence[str]) -> dict[str, RankStatus]:
     """The last observed statuses of these ranks."""
-    return _ranks(connection, names)
+    ranks: dict[str, RankStatus] = {}
+    for start in range(0, len(names), MOST_BOUND):
+        some = names[start : start + MOST_BOUND]
+        rows = connection.select("rank_status", "WHERE name IN (:its_names)", its_names=some)
+        ranks.update((row.name, _rank(row)) for row in rows)
+    return _sorted(ranks, natural)
 
 
 def states(connection: Connection, kind: str, names: Sequence[str]) -> dict[str, str]:
     """The states in which these ranks or nodes were last seen."""
     table = STATUS[kind]
-    found: dict[str, str] = {}
+    last: dict[str, str] = {}
     for start in range(0, len(names), MOST_BOUND):
         some = list(names[start : start + MOST_BOUND])
-        wanted = f"SELECT name, state FROM {table} WHERE name IN (:its_names)"
-        found.update((row.name, row.state) for row in connection.execute(wanted, its_names=some))
-    return found
+        sql = f"SELECT name, state FROM {table} WHERE name IN (:its_names)"
+        last.update((row.name, row.state) for row in connection.execute(sql, its_names=some))
+    return last
 
 
 def _rank(row: Row) -> RankStatus:
@@ -191,13 +186,13 @@ def _node(row: Row) -> Readiness:
     )
 
 
-def seen_values(seen: Readiness) -> dict[str, Any]:
+def readiness_columns(readiness: Readiness) -> dict[str, Any]:
     """The readiness of a node as columns."""
     return {
-        "state": seen.state.value,
-        "reason": seen.reason,
-        "observed_at": seen.observed_at,
-        "can": None if seen.can is None else sorted(seen.can),
+        "state": readiness.state.value,
+        "reason": readiness.reason,
+        "observed_at": readiness.observed_at,
+        "can": None if readiness.can is None else sorted(readiness.can),
     }
 
 
@@ -227,40 +222,30 @@ _READ: Mapping[str, Callable[[Row], object]] = {
 
 def blocks(connection: Connection) -> dict[tuple[str, int], str]:
     """(node, block) → the name of the reservation that holds it: from the rows, not from records."""
-    found = {
+    held = {
         (Address.parse(row.node).name, row.block): Address.parse(row.reservation).name
         for row in connection.select("reserved_blocks")
     }
-    return _sorted(found, lambda key: (natural(key[0]), key[1]))
+    return _sorted(held, lambda key: (natural(key[0]), key[1]))
 
 
 def record(connection: Connection, address: Address) -> Record | None:
     """One record, or None."""
-    row = connection.select("resources", BY_ADDRESS, its_address=str(address)).first()
-    if row is None:
-        return None
-    return Record(
-        address=address,
-        backend=row.backend,
-        inputs=row.inputs,
-        outputs=row.outputs,
-        needs=needed(connection, address),
-        generation=row.generation,
-    )
+    return _records(connection, BY_ADDRESS, its_address=str(address))[0].get(address)
 
 
 def recorded(connection: Connection, address: Address) -> Record:
     """One record; `StateError` not-recorded if there is none."""
-    found = record(connection, address)
-    if found is None:
+    known = record(connection, address)
+    if known is None:
         raise StateError("not-recorded", f"{address} is not recorded")
-    return found
+    return known
 
 
 def needed(connection: Connection, address: Address) -> frozenset[Address]:
     """The addresses that a record needs."""
-    held = connection.execute(f"SELECT needed FROM needs {BY_ADDRESS}", its_address=str(address))
-    return frozenset(map(Address.parse, held.scalars()))
+    rows = connection.execute(f"SELECT needed FROM needs {BY_ADDRESS}", its_address=str(address))
+    return frozenset(map(Address.parse, rows.scalars()))
 
 
 def part(connection: Connection, wanted: Iterable[Address]) -> State:
@@ -268,41 +253,21 @@ def part(connection: Connection, wanted: Iterable[Address]) -> State:
 
     A few queries whatever the size of the state: one action of an apply looks at little of it.
     """
-    found: dict[Address, Record] = {}
+    records: dict[Address, Record] = {}
     asked: set[Address] = set()
     front = set(wanted)
     while front:
         asked |= front
-        made = _some(connection, front)
-        found.update(made)
-        front = {need for record in made.values() for need in record.needs} - asked
+        texts, next_front = sorted(map(str, front)), set[Address]()
+        for start in range(0, len(texts), MOST_BOUND):
+            some, _ = _records(connection, BY_ADDRESSES, its_addresses=texts[start : start + MOST_BOUND])
+            records.update(some)
+            next_front.update(need for record in some.values() for need in record.needs)
+        front = next_front - asked
     meta = connection.execute("SELECT lineage, serial FROM meta").one()
     names = [a.name for a in asked if a.kind == RANK]
-    ranks = _ranks(connection, names) if names else {}
-    return State(lineage=meta.lineage, serial=meta.serial, records=found, ranks=ranks)
-
-
-def _some(connection: Connection, wanted: Iterable[Address]) -> dict[Address, Record]:
-    out: dict[Address, Record] = {}
-    texts = sorted(map(str, wanted))
-    for start in range(0, len(texts), MOST_BOUND):
-        some = texts[start : start + MOST_BOUND]
-        found = connection.select("resources", BY_ADDRESSES, its_addresses=some).all()
-        needs: dict[str, set[Address]] = {}
-        held = connection.select("needs", BY_ADDRESSES, its_addresses=some) if found else ()
-        for row in held:
-            needs.setdefault(row.address, set()).add(Address.parse(row.needed))
-        for row in found:
-            address = Address(row.kind, row.name)
-            out[address] = Record(
-                address=address,
-                backend=row.backend,
-                inputs=row.inputs,
-                outputs=row.outputs,
-                needs=frozenset(needs.get(row.address, ())),
-                generation=row.generation,
-            )
-    return out
+    ranks = statuses(connection, names) if names else {}
+    return State(lineage=meta.lineage, serial=meta.serial, records=records, ranks=ranks)
 
 
 def open_intents(connection: Connection, address: Address) -> dict[str, Intent]:
@@ -347,8 +312,8 @@ def require(connection: Connection, address: Address, wanted: Iterable[Address])
     texts = {str(need) for need in wanted}
     if not texts:
         return
-    found = connection.execute(f"SELECT address FROM resources {BY_ADDRESSES}", its_addresses=list(texts))
-    missing = sorted(texts - set(found.scalars()))
+    rows = connection.execute(f"SELECT address FROM resources {BY_ADDRESSES}", its_addresses=list(texts))
+    missing = sorted(texts - set(rows.scalars()))
     if missing:
         raise StateError("missing-need", f"{address} needs {', '.join(missing)}, which is not recorded")
 
@@ -366,13 +331,13 @@ def unneeded(connection: Connection, address: Address) -> None:
 
 
 SEEN_ANEW = 120.0
-"""Seconds after which it is written that a node is as it was: a loop looks more often than that."""
+"""Seconds after which an unchanged readiness is written again: a loop looks more often than that."""
 
 
-def is_news(before: Readiness | None, seen: Readiness) -> bool:
-    """Whether a node is seen otherwise than is recorded, or was last seen so some time ago."""
-    if before is None or replace(seen, observed_at=before.observed_at, down=before.down) != before:
+def is_news(before: Readiness | None, now: Readiness) -> bool:
+    """Whether a node's readiness differs from the recorded one, or was last recorded some time ago."""
+    if before is None or replace(now, observed_at=before.observed_at, down=before.down) != before:
         return True
-    if seen.observed_at is None or before.observed_at is None:
-        return seen.observed_at != before.observed_at
-    return not 0 <= seen.observed_at - before.observed_at < SEEN_ANEW
+    if now.observed_at is None or before.observed_at is None:
+        return now.observed_at != before.observed_at
+    return not 0 <= now.observed_at - before.observed_at < SEEN_ANEW

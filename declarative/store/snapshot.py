@@ -1,34 +1,31 @@
 """A whole state as data: what `state pull` prints, and reading that back without losing or guessing anything.
 
-`parse(dump(state, held))` is that state again. Pure; what contradicts itself is for `check` to say.
+`parse(dump(state, held))` is that state again. Pure; `consistency` finds contradictions.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from declarative.model.state import KINDS, Address, Intent, Record, State, natural
+from declarative.model.codec import BadDataError, reader
+from declarative.model.record import struct
+from declarative.model.state import Address, Intent, Record, State, natural
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
-from declarative.store.consistency import HeldBlocks, faults
+from declarative.store.consistency import HeldBlocks, wrong_values
 from declarative.store.errors import StateError
-from declarative.store.records import by_address, seen_values
+from declarative.store.records import by_address, readiness_columns
 from declarative.store.schema import FORMAT_VERSION, plain
 
 OPS = ("create", "update", "delete")
 """Operations that are started at a backend."""
 
-E = TypeVar("E", bound=NodeState | RankState)
-Types: TypeAlias = tuple[type | None, ...]
-
-TEXT: Types = (str,)
-WHOLE: Types = (int,)
-NUMBER: Types = (int, float)
-LIST: Types = (list,)
-MAP: Types = (dict,)
+K = TypeVar("K")
 LINEAGE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -43,7 +40,7 @@ def dump(state: State, held: HeldBlocks) -> dict[str, Any]:
 
 def uncopied(state: State, held: HeldBlocks) -> dict[str, Any]:
     """Like `dump`, but with the state's own values instead of copies: to be written at once."""
-    nodes = {name: seen_values(seen) for name, seen in state.readiness.items()}
+    nodes = {name: readiness_columns(readiness) for name, readiness in state.readiness.items()}
     unseen = {"state": None, "reason": None, "observed_at": None, "can": None}
     for name, since in state.idle_since.items():
         nodes.setdefault(name, dict(unseen))["idle_since"] = since
@@ -125,64 +122,212 @@ def of_file(file: Path, *, typed: bool) -> tuple[State, HeldBlocks]:
 
 def check_types(state: State) -> None:
     """`StateError` bad-state unless each record holds what its kind needs."""
-    wrong = next(faults(state), None)
+    wrong = next(wrong_values(state), None)
     if wrong:
         raise _bad(wrong)
 
 
+# ------------------------------------------------------------------------------------------ its form
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class RecordData:
+    """A record in a printed state."""
+
+    address: Address
+    backend: str | None
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    needs: tuple[Address, ...]
+    generation: int
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class BlockData:
+    """A reserved block in a printed state."""
+
+    node: str
+    block: int
+    reservation: str
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class RankData:
+    """The status of a rank in a printed state."""
+
+    state: RankState
+    exit_code: int | None
+    cause: str | None
+    started_at: float | None
+    ended_at: float | None
+    mounted: tuple[str, ...]
+    confinement: str | None = None  # format 1 lacks it
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class NodeData:
+    """What is known of a node in a printed state; without `state` it was never observed."""
+
+    idle_since: float | None
+    state: NodeState | None
+    reason: str | None
+    observed_at: float | None
+    can: tuple[str, ...] | None = None  # format 1 lacks it
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class VolumeData:
+    """What is known of a volume in a printed state."""
+
+    detached_since: float
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class IntentData:
+    """An open intent in a printed state."""
+
+    id: int
+    op: str
+    address: Address
+    backend: str | None
+    generation: int
+    token: str
+    inputs: Mapping[str, Any]
+    needs: tuple[Address, ...]
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class StateData:
+    """A printed state. A key that is not named here would be lost: it is refused."""
+
+    format_version: int
+    lineage: str | None
+    serial: int
+    records: tuple[RecordData, ...]
+    reserved_blocks: tuple[BlockData, ...]
+    ranks: Mapping[str, RankData]
+    nodes: Mapping[str, NodeData]
+    generations: Mapping[str, int]
+    intents: tuple[IntentData, ...]
+    volumes: Mapping[str, VolumeData] = field(default_factory=dict)  # formats 1 and 2 lack it
+
+
 def parse(data: object) -> tuple[State, HeldBlocks]:
     """The state that `dump` made `data` of; `StateError` bad-state for what it cannot have made."""
-    found = data if isinstance(data, dict) else {}
-    _check_format(found.get("format_version"))
-    top = _fields(
-        _renewed(data),
-        "the state",
-        format_version=WHOLE,
-        lineage=(str, None),
-        serial=WHOLE,
-        records=LIST,
-        reserved_blocks=LIST,
-        ranks=MAP,
-        nodes=MAP,
-        volumes=MAP,
-        generations=MAP,
-        intents=LIST,
-    )
-    lineage = top["lineage"]
-    if lineage is not None and not LINEAGE.fullmatch(lineage):
-        raise _bad("`lineage` is not one")
-    _least(top["serial"], 0, "`serial`")
-    records = _read_records(top["records"])
-    readiness, idle = _read_nodes(top["nodes"])
-    generations = {
-        _address(text, "generations"): _least(number, 1, f"generations.{text}")
-        for text, number in top["generations"].items()
-    }
+    _check_format(data.get("format_version") if isinstance(data, dict) else None)
+    try:
+        printed: StateData = reader(StateData)(data)
+        generations = {_address(text): number for text, number in printed.generations.items()}
+    except BadDataError as bad:
+        raise _bad(str(bad)) from None
+    if problem := next(_problems(printed), None):
+        raise _bad(problem)
+    nodes = printed.nodes.items()
     state = State(
-        lineage=lineage,
-        serial=top["serial"],
-        records=records,
-        ranks={name: _read_rank(value, f"ranks.{name}") for name, value in top["ranks"].items()},
-        readiness=readiness,
-        idle_since=idle,
-        detached_since={
-            name: _read_volume(value, f"volumes.{name}") for name, value in top["volumes"].items()
+        lineage=printed.lineage,
+        serial=printed.serial,
+        records={
+            record.address: Record(
+                address=record.address,
+                backend=record.backend,
+                inputs=record.inputs,
+                outputs=record.outputs,
+                needs=frozenset(record.needs),
+                generation=record.generation,
+            )
+            for record in printed.records
         },
+        ranks={
+            name: RankStatus(
+                state=rank.state,
+                exit_code=rank.exit_code,
+                cause=rank.cause,
+                started_at=rank.started_at,
+                ended_at=rank.ended_at,
+                mounted=rank.mounted,
+                confinement=rank.confinement,
+            )
+            for name, rank in printed.ranks.items()
+        },
+        readiness={
+            name: Readiness(
+                state=node.state,
+                reason=node.reason,
+                observed_at=node.observed_at,
+                can=None if node.can is None else frozenset(node.can),
+            )
+            for name, node in nodes
+            if node.state is not None
+        },
+        idle_since={name: node.idle_since for name, node in nodes if node.idle_since is not None},
+        detached_since={name: volume.detached_since for name, volume in printed.volumes.items()},
         generations=generations,
-        intents=_read_intents(top["intents"]),
+        intents=tuple(
+            Intent(
+                id=intent.id,
+                op=intent.op,
+                address=intent.address,
+                backend=intent.backend,
+                generation=intent.generation,
+                token=intent.token,
+                inputs=intent.inputs,
+                needs=frozenset(intent.needs),
+            )
+            for intent in printed.intents
+        ),
     )
-    return state, _read_blocks(top["reserved_blocks"])
+    return state, {(block.node, block.block): block.reservation for block in printed.reserved_blocks}
 
 
-def _read_records(values: Sequence[object]) -> dict[Address, Record]:
-    records: dict[Address, Record] = {}
-    for index, value in enumerate(values):
-        known = value.get("address") if isinstance(value, dict) else None
-        record = _read_record(value, f"records[{index}]" + (f" ({known})" if isinstance(known, str) else ""))
-        if record.address in records:
-            raise _bad(f"{record.address} is recorded twice")
-        records[record.address] = record
-    return records
+def _address(text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except ValueError:
+        raise BadDataError("an address").at(text).at("generations") from None
+
+
+def _problems(printed: StateData) -> Iterator[str]:
+    """What no state can be, as sentences."""
+    if printed.lineage is not None and not LINEAGE.fullmatch(printed.lineage):
+        yield "`lineage` is not one"
+    if printed.serial < 0:
+        yield "`serial` is not a number from 0 on"
+    for address in _repeated(record.address for record in printed.records):
+        yield f"{address} is recorded twice"
+    for name, number in printed.generations.items():
+        if number < 1:
+            yield f"`generations.{name}` is not a number from 1 on"
+    parts: tuple[RecordData | IntentData, ...] = (*printed.records, *printed.intents)
+    for part in parts:
+        where = part.address if isinstance(part, RecordData) else f"the intent {part.op}:{part.address}"
+        if part.generation < 1:
+            yield f"`generation` of {where} is not a number from 1 on"
+        for address in _repeated(part.needs):
+            yield f"`needs` of {where} names {address} twice"
+    for block in (block for block in printed.reserved_blocks if block.block < 0):
+        yield f"a block of node/{block.node} is not a number from 0 on"
+    for key in _repeated((block.node, block.block) for block in printed.reserved_blocks):
+        yield f"block {key[1]} of node/{key[0]} is held twice"
+    for name, node in printed.nodes.items():
+        if node.state is None and (node.reason, node.observed_at, node.can) != (None, None, None):
+            yield f"`nodes.{name}` was observed, and has no `state`"
+    yield from _intent_problems(printed.intents)
+
+
+def _intent_problems(intents: Sequence[IntentData]) -> Iterator[str]:
+    for intent in intents:
+        if intent.op not in OPS:
+            yield f"`op` of the intent {intent.id} is none of {', '.join(OPS)}"
+        if intent.id < 1:
+            yield f"the `id` {intent.id} of an intent is not a number from 1 on"
+    for number in _repeated(intent.id for intent in intents):
+        yield f"the intent {number} is there twice"
+    for op, address in _repeated((intent.op, intent.address) for intent in intents):
+        yield f"the intent {op}:{address} is there twice"
+
+
+def _repeated(keys: Iterable[K]) -> Iterator[K]:
+    return (key for key, count in Counter(keys).items() if count > 1)
 
 
 def _bad(what: str) -> StateError:
@@ -200,185 +345,3 @@ def _check_format(found: object) -> None:
             "push it with the version of fleetform that pulled it"
             + ("" if newer else "; then let this one renew the state"),
         )
-
-
-def _renewed(data: object) -> object:
-    """The data of an earlier format in this one: fields that it lacks are unknown."""
-    if not isinstance(data, dict) or data.get("format_version") not in (1, 2):
-        return data
-    added = {"ranks": {"confinement": None}, "nodes": {"can": None}} if data["format_version"] == 1 else {}
-    found = {key: _with(value, added[key]) if key in added else value for key, value in data.items()}
-    return {**found, **({} if "volumes" in found else {"volumes": {}})}
-
-
-def _with(things: object, more: Mapping[str, object]) -> object:
-    """Each thing, with the fields that its older format lacks."""
-    if not isinstance(things, dict):
-        return things
-    return {n: {**more, **thing} if isinstance(thing, dict) else thing for n, thing in things.items()}
-
-
-def _fields(value: object, where: str, **types: Types) -> dict[str, Any]:
-    """An object with exactly these keys, of these types: an unknown key would be lost."""
-    if not isinstance(value, dict):
-        raise _bad(f"{where} is no object")
-    for key in sorted(types.keys() - value.keys()):
-        raise _bad(f"{where} has no `{key}`")
-    for key in sorted(value.keys() - types.keys()):
-        raise _bad(f"{where} has a `{key}`")
-    for key, allowed in types.items():
-        item = value[key]
-        if (None if item is None else type(item)) not in allowed:
-            raise _bad(f"`{key}` of {where} is of another type")
-    return value
-
-
-def _least(value: object, minimum: int, where: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise _bad(f"{where} is not a number from {minimum} on")
-    return value
-
-
-def _address(value: object, where: str) -> Address:
-    try:
-        return Address.parse(value if isinstance(value, str) else "")
-    except ValueError:
-        raise _bad(f"an address in {where} is none") from None
-
-
-def _addresses(values: list[object], where: str) -> frozenset[Address]:
-    found = frozenset(_address(value, where) for value in values)
-    if len(found) != len(values):
-        raise _bad(f"{where} names an address twice")
-    return found
-
-
-def _read_record(value: object, where: str) -> Record:
-    item = _fields(
-        value,
-        where,
-        address=TEXT,
-        backend=(str, None),
-        inputs=MAP,
-        outputs=MAP,
-        needs=LIST,
-        generation=WHOLE,
-    )
-    address = _address(item["address"], where)
-    if address.kind not in KINDS:
-        raise _bad(f"{where} is of no kind that there is: `{address.kind}`")
-    return Record(
-        address=address,
-        backend=item["backend"],
-        inputs=item["inputs"],
-        outputs=item["outputs"],
-        needs=_addresses(item["needs"], f"`needs` of {where}"),
-        generation=_least(item["generation"], 1, f"`generation` of {where}"),
-    )
-
-
-def _read_intents(values: list[object]) -> tuple[Intent, ...]:
-    found: dict[int, Intent] = {}
-    for index, value in enumerate(values):
-        where = f"intents[{index}]"
-        item = _fields(
-            value,
-            where,
-            id=WHOLE,
-            op=TEXT,
-            address=TEXT,
-            backend=(str, None),
-            generation=WHOLE,
-            token=TEXT,
-            inputs=MAP,
-            needs=LIST,
-        )
-        if item["op"] not in OPS:
-            raise _bad(f"`op` of {where} is none of {', '.join(OPS)}")
-        key = _least(item["id"], 1, f"`id` of {where}")
-        address = _address(item["address"], where)
-        if key in found or any((i.op, i.address) == (item["op"], address) for i in found.values()):
-            raise _bad(f"{where} is there twice")
-        found[key] = Intent(
-            id=key,
-            op=item["op"],
-            address=address,
-            backend=item["backend"],
-            generation=_least(item["generation"], 1, f"`generation` of {where}"),
-            token=item["token"],
-            inputs=item["inputs"],
-            needs=_addresses(item["needs"], f"`needs` of {where}"),
-        )
-    return tuple(found.values())
-
-
-def _read_blocks(values: list[object]) -> HeldBlocks:
-    held: dict[tuple[str, int], str] = {}
-    for index, value in enumerate(values):
-        item = _fields(value, f"reserved_blocks[{index}]", node=TEXT, block=WHOLE, reservation=TEXT)
-        place = (item["node"], _least(item["block"], 0, "a block"))
-        if place in held:
-            raise _bad(f"block {place[1]} of node/{place[0]} is held twice")
-        held[place] = item["reservation"]
-    return held
-
-
-def _read_rank(value: object, where: str) -> RankStatus:
-    item = _fields(
-        value,
-        where,
-        state=TEXT,
-        exit_code=(int, None),
-        cause=(str, None),
-        started_at=(*NUMBER, None),
-        ended_at=(*NUMBER, None),
-        mounted=LIST,
-        confinement=(str, None),
-    )
-    if not all(isinstance(path, str) for path in item["mounted"]):
-        raise _bad(f"`mounted` of {where} is of another type")
-    return RankStatus(
-        **{**item, "state": _state(RankState, item["state"], where), "mounted": tuple(item["mounted"])}
-    )
-
-
-def _read_nodes(values: Mapping[str, object]) -> tuple[dict[str, Readiness], dict[str, float]]:
-    readiness: dict[str, Readiness] = {}
-    idle: dict[str, float] = {}
-    for name, value in values.items():
-        where = f"nodes.{name}"
-        item = _fields(
-            value,
-            where,
-            idle_since=(*NUMBER, None),
-            state=(str, None),
-            reason=(str, None),
-            observed_at=(*NUMBER, None),
-            can=(list, None),
-        )
-        if not all(isinstance(word, str) for word in item["can"] or ()):
-            raise _bad(f"`can` of {where} is of another type")
-        if item["idle_since"] is not None:
-            idle[name] = item["idle_since"]
-        if item["state"] is not None:
-            readiness[name] = Readiness(
-                state=_state(NodeState, item["state"], where),
-                reason=item["reason"],
-                observed_at=item["observed_at"],
-                can=None if item["can"] is None else frozenset(item["can"]),
-            )
-        elif (item["reason"], item["observed_at"], item["can"]) != (None, None, None):
-            raise _bad(f"{where} was observed, and has no `state`")
-    return readiness, idle
-
-
-def _read_volume(value: object, where: str) -> float:
-    since: float = _fields(value, where, detached_since=NUMBER)["detached_since"]
-    return since
-
-
-def _state(kind: type[E], text: str, where: str) -> E:
-    try:
-        return kind(text)
-    except ValueError:
-        raise _bad(f"`state` of {where} is none that there is: `{text}`") from None

@@ -539,7 +539,7 @@ class Writer:
         states = {name: (node.state.value, node.reason) for name, node in readiness.items()}
         events.nodes_seen(connection, self._clock(), states)
         for name, node in readiness.items():
-            record_changes.put_node(connection, name, records.seen_values(node))
+            record_changes.put_node(connection, name, records.readiness_columns(node))
 
     def observe_again(self, at: float, known: State) -> State:
         """Write that all nodes were seen once more as they are recorded, and return the new state; the serial

@@ -120,6 +120,6 @@ def test_numbers_that_no_database_and_no_int_takes_are_refused(project: Project)
     state["reserved_blocks"][0]["node"] = "gpu-" + "5" * 5_000
     project.write("names.json", json.dumps(state))
     refused = project.run("state", "push", "--force", "ids.json", code=1)
-    assert "delete:node/gpu-0: `id` is not a whole number" in refused.err
+    assert "`intents[0].id` is not a whole number" in refused.err
     refused = project.run("state", "push", "--force", "names.json", code=1)
     assert "error[contradiction]" in refused.err

@@ -23,7 +23,7 @@ from declarative.model.state import MADE_AS, Address, Intent, Record, State, att
 from declarative.model.status import RankState, RankStatus
 from declarative.render.data import to_json
 from declarative.store import StateError, Store, Writer, open_store
-from declarative.store.consistency import HeldBlocks, check, faults
+from declarative.store.consistency import HeldBlocks, contradictions, wrong_values
 from declarative.store.rename import parse as typed
 from declarative.store.rename import plan, renamed
 from declarative.store.snapshot import dump, parse
@@ -114,7 +114,7 @@ def example() -> tuple[State, dict[tuple[str, int], str]]:
         generations={**dict.fromkeys(made.records, 1), other: 2},
         intents=(intent,),
     )
-    assert check(state, made.held) == []
+    assert contradictions(state, made.held) == []
     return state, made.held
 
 
@@ -185,25 +185,25 @@ def test_an_open_intent_is_open_again(store):
 
 
 DAMAGE = {
-    "no object": lambda data: [],
-    "no `records`": lambda data: data.pop("records"),
-    "has a `more`": lambda data: data.update(more=1),
+    "not a mapping": lambda data: [],
+    "`records` is not there": lambda data: data.pop("records"),
+    "`more` is not known": lambda data: data.update(more=1),
     "format 99": lambda data: data.update(format_version=99),
     "`serial`": lambda data: data.update(serial=True),
     "not a number": lambda data: data.update(serial=-1),
     "`lineage`": lambda data: data.update(lineage="../../x"),
     "recorded twice": lambda data: data["records"].append(data["records"][0]),
-    "of no kind": lambda data: data["records"][0].update(address="mode/gpu-0"),
+    "`records[0].address`": lambda data: data["records"][0].update(address="mode/gpu-0"),
     "an address": lambda data: data["records"][0].update(address="gpu-0"),
     "`generation`": lambda data: data["records"][0].update(generation=0),
-    "another type": lambda data: data["records"][0].update(needs={}),
+    "not a list": lambda data: data["records"][0].update(needs={}),
     "held twice": lambda data: data["reserved_blocks"].append(data["reserved_blocks"][0]),
-    "a block": lambda data: data["reserved_blocks"][0].update(block=-1),
-    "`state` of ranks": lambda data: data["ranks"]["train-0"].update(state="asleep"),
+    "a block of node/": lambda data: data["reserved_blocks"][0].update(block=-1),
+    "`ranks.train-0.state`": lambda data: data["ranks"]["train-0"].update(state="asleep"),
     "was observed": lambda data: data["nodes"].update(
         x={"idle_since": None, "state": None, "reason": "r", "observed_at": None, "can": None}
     ),
-    "of volumes.x": lambda data: data["volumes"].update(x={"detached_since": None}),
+    "`volumes.x.detached_since`": lambda data: data["volumes"].update(x={"detached_since": None}),
     "is there twice": lambda data: data["intents"].append(data["intents"][0]),
     "`op`": lambda data: data["intents"][0].update(op="move"),
 }
@@ -278,7 +278,7 @@ def test_a_rename_there_and_back_changes_nothing(found, names):
     except StateError as error:
         assert error.code == "unknown-address"  # noqa: PT017  # there is none in this state
         return
-    assert check(there, blocks) == []
+    assert contradictions(there, blocks) == []
     assert len(there.records) == len(state.records)
     asked = {(made_as(r), r.generation, record_token(there, r)) for r in there.records.values() if r.backend}
     assert asked == {(a, r.generation, record_token(state, r)) for a, r in state.records.items() if r.backend}
@@ -306,7 +306,7 @@ def test_the_order_of_renames_does_not_matter(found, order):
             except StateError:
                 continue
         ends.append((now[0].records, now[1]))
-        assert check(*now) == []
+        assert contradictions(*now) == []
     assert ends[0] == ends[1]
 
 
@@ -367,7 +367,7 @@ def test_what_can_be_renamed(source, target, expected):
     )
     if expected is None:
         after, blocks = moved(state, held, source, target)
-        assert check(after, blocks) == []
+        assert contradictions(after, blocks) == []
         return
     with pytest.raises(StateError) as caught:
         moved(state, held, source, target)
@@ -543,12 +543,16 @@ def test_check_finds_what_a_push_could_bring():
         (second, "volume/data-0 is held more than once"),
     ):
         wrong = replace(state, records={**state.records, record.address: record}, generations=generations)
-        assert [line for line in check(wrong, held) if said in line], said
+        assert [line for line in contradictions(wrong, held) if said in line], said
     disk = replace(volume, inputs={**volume.inputs, "zone": "10.0.0.9", "host": {"hostname": "10.0.0.9"}})
     wrong = replace(state, records={**state.records, disk.address: disk})
-    assert [line for line in check(wrong, held) if "volume/data-0 is on the disk of 10.0.0.9" in line]
+    assert [
+        line for line in contradictions(wrong, held) if "volume/data-0 is on the disk of 10.0.0.9" in line
+    ]
     other = replace(state, lineage=OTHER)
-    assert check(other, held) == ["create:volume/other is open, and its token is not of this lineage"]
+    assert contradictions(other, held) == [
+        "create:volume/other is open, and its token is not of this lineage"
+    ]
 
 
 def test_history_follows_a_rename(store):
@@ -586,15 +590,15 @@ def test_a_record_that_is_none_of_ours_is_named(change, said):
     """Names stand in the commands that hints say, numbers are counted with, times are shown."""
     state, _ = example()
     node = state.records[Address("node", "gpu-0")]
-    assert list(faults(state)) == [], "as it is"
+    assert list(wrong_values(state)) == [], "as it is"
     wrong = replace(state, records={**state.records, node.address: replace(node, **change)})
-    assert said in list(faults(wrong))
+    assert said in list(wrong_values(wrong))
 
 
 def test_a_time_that_no_calendar_has_is_named():
     state, _ = example()
     status = replace(state.ranks["train-0"], started_at=1e12)
-    found = list(faults(replace(state, ranks={"train-0": status}, idle_since={"gpu-0": -1.0})))
+    found = list(wrong_values(replace(state, ranks={"train-0": status}, idle_since={"gpu-0": -1.0})))
     assert found == ["rank/train-0: `started_at` is not a time", "node/gpu-0: `idle_since` is not a time"]
 
 
@@ -611,4 +615,4 @@ def test_what_is_written_on_a_thing_is_not_believed_blindly(local, tmp_path, odd
     assert found.record
     assert found.record.inputs == of_volume()
     writer.adopt(found.record, intent)
-    assert [line for line in faults(writer.state()) if "new-0" in line] == []
+    assert [line for line in wrong_values(writer.state()) if "new-0" in line] == []

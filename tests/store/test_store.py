@@ -52,7 +52,7 @@ from declarative.store import (
     records,
 )
 from declarative.store.commit_queue import MOST_WRITES
-from declarative.store.consistency import check
+from declarative.store.consistency import contradictions
 from declarative.store.errors import UnreachableError, as_state_error
 from declarative.store.server import connection as server_connection
 from declarative.store.server.postgres import Postgres
@@ -859,9 +859,9 @@ def test_check_finds_what_contradicts_itself() -> None:
         ranks={"train-0": RankStatus(state=RankState.RUNNING)},
     )
     held = {("gpu-0", 0): "train-0", ("gpu-0", 1): "train-0"}
-    assert check(good, held) == []
+    assert contradictions(good, held) == []
     ended = RankStatus(state=RankState.FAILED)
-    assert check(replace(good, ranks={"train-0": ended}), held) == [], "a command may be killed here"
+    assert contradictions(replace(good, ranks={"train-0": ended}), held) == [], "a command may be killed here"
     cases = {
         "3 are busy": (good, {**held, ("gpu-0", 2): "train-0"}),
         "block 5 is reserved": (good, {("gpu-0", 0): "train-0", ("gpu-0", 5): "train-0"}),
@@ -889,7 +889,7 @@ def test_check_finds_what_contradicts_itself() -> None:
         ),
     }
     for expected, (state, blocks) in cases.items():
-        found = check(state, blocks)
+        found = contradictions(state, blocks)
         assert any(expected in line for line in found), (expected, found)
 
 
