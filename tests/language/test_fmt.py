@@ -27,6 +27,7 @@ from declarative.language.loader import load
 from declarative.language.source import parse, reader
 from declarative.model.schema import Problem, decode
 from declarative.model.spec import DOCUMENTS, Memory
+from tests.support.golden import check_golden
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parents[1] / "golden" / "fmt"
@@ -72,9 +73,7 @@ def test_golden(case):
     before = (GOLDEN / f"{case}.before.yaml").read_bytes().decode()
     after = GOLDEN / f"{case}.after.yaml"
     text = formatted(before)
-    if os.environ.get("FLEETFORM_ACCEPT"):
-        after.write_text(text, encoding="utf-8")
-    assert text == after.read_text(encoding="utf-8"), f"if it is meant: FLEETFORM_ACCEPT=1 pytest {__file__}"
+    check_golden(after, text)
     sides = [sorted(m.rstrip() for m in re.findall("# .*", side)) for side in (before, text)]
     assert sides[0] == sides[1]
 

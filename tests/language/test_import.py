@@ -29,7 +29,7 @@ from declarative.model.schema import fields_of
 from declarative.model.schema.marks import ignored_of
 from declarative.model.spec import DOCUMENTS
 from declarative.model.spec.values import Gpu
-from tests.support.golden import golden
+from tests.support.golden import check_golden
 
 DSTACK = Path(__file__).parent / "dstack"
 GOLDEN = Path(__file__).parents[1] / "golden" / "import"
@@ -55,7 +55,7 @@ def loads_or_was_told(done: Result, folder: Path) -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in DSTACK.glob("*.yaml")))
 def test_what_comes_of_dstack_loads_and_says_what_was_lost(name, tmp_path):
     done = imported("dstack", DSTACK / f"{name}.yaml")
-    golden(GOLDEN / f"{name}.out.yaml", done.stdout)
+    check_golden(GOLDEN / f"{name}.out.yaml", done.stdout)
     assert "hunter2" not in done.output
     loads_or_was_told(done, tmp_path)
 
@@ -63,7 +63,7 @@ def test_what_comes_of_dstack_loads_and_says_what_was_lost(name, tmp_path):
 @pytest.mark.parametrize("name", SKYPILOT)
 def test_what_comes_of_skypilot_loads_and_says_what_was_lost(name, tmp_path):
     done = imported("skypilot", GOLDEN / name)
-    golden(GOLDEN / name.replace(".sky.yaml", ".out.yaml"), done.stdout)
+    check_golden(GOLDEN / name.replace(".sky.yaml", ".out.yaml"), done.stdout)
     assert "hunter2" not in done.output
     loads_or_was_told(done, tmp_path)
 

@@ -5,7 +5,6 @@ and the installed command. laws/test_explain.py checks that the answers are true
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from declarative.planner.explain import Answer, Explainer
 from declarative.render.data import to_json
 from declarative.render.explain import explain_json, explain_text
 from tests.support.cli import fleet, task
+from tests.support.golden import check_golden
 from tests.support.model import World
 from tests.support.planned import GPU, H100, bring, declared, small
 
@@ -66,12 +66,8 @@ def text(answer: Answer) -> str:
     return explain_text(answer, color=False, width=100)
 
 
-def golden(name: str, found: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("FLEETFORM_ACCEPT"):
-        path.write_text(found, encoding="utf-8")
-    wanted = path.read_text(encoding="utf-8") if path.exists() else ""
-    assert found == wanted, "if it is meant: FLEETFORM_ACCEPT=1 ./dev test tests/planner/test_explain.py"
+def golden(name: str, text: str) -> None:
+    check_golden(GOLDEN / name, text)
 
 
 # ------------------------------------------------------------------------------------------------- golden

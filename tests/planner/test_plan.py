@@ -3,7 +3,6 @@
 Whole plans are in golden/plan: `FLEETFORM_ACCEPT=1` rewrites them.
 """
 
-import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from declarative.planner.make import make_plan
 from declarative.planner.plan import Op, Reason
 from declarative.render.data import plan_json, to_json
 from declarative.render.plan import plan_text
+from tests.support.golden import check_golden
 from tests.support.model import NOW, World, local_offer, project
 from tests.support.planned import GPU, bring, look
 
@@ -1266,13 +1266,7 @@ def test_golden(case):
         ("plan.json", to_json(plan_json(plan))),
         ("plan.txt", plan_text(plan, color=False, width=100)),
     ):
-        path = folder / name
-        if os.environ.get("FLEETFORM_ACCEPT"):
-            folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        assert text == path.read_text(encoding="utf-8"), (
-            f"if it is meant: FLEETFORM_ACCEPT=1 pytest {__file__}"
-        )
+        check_golden(folder / name, text)
 
 
 @pytest.mark.parametrize(

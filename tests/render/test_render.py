@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import threading
 from dataclasses import fields, replace
@@ -43,6 +42,7 @@ from declarative.render.status import Row, health_lines, map_lines, status_text
 from declarative.render.text import Paint, cells, use_color, width, wrapped
 from declarative.render.views import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
 from tests.support.cli import events_of
+from tests.support.golden import check_golden
 from tests.support.planned import plan_of, with_parts
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "render"
@@ -51,11 +51,7 @@ EVIL = f"{ESC}]0;owned\a{ESC}[2J\r\nPlan: 0 to create\x9b31m\u202egnp\u2028\x7f\
 
 
 def golden(name, text):
-    """Compare with the file, or write it if asked to."""
-    path = GOLDEN / name
-    if os.environ.get("FLEETFORM_ACCEPT"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8"), f"if it is meant: FLEETFORM_ACCEPT=1 pytest {__file__}"
+    check_golden(GOLDEN / name, text)
 
 
 LEAST: dict[str, dict[str, Any]] = {
