@@ -303,7 +303,7 @@ def _fit_files(draft: Draft, folder: str) -> None:
     files = draft.fields.get("files")
     if not isinstance(files, list):
         return
-    kept: list[Any] = []
+    usable: list[Any] = []
     for i, item in enumerate(files):
         source, target = item, None
         if isinstance(item, str) and item.count(":") == 1:
@@ -315,14 +315,14 @@ def _fit_files(draft: Draft, folder: str) -> None:
         one = {"local_path": source, "path": inner} if inner else item
         try:
             Files.parse([one])
-            kept.append(one)
+            usable.append(one)
         except BadValueError as bad:
             why = bad.hint or bad.summary
             if is_absolute:
                 where = str(target).strip("/")
                 why = f"files go below the rank's own folder: `{source}:{where}`; copy it in `commands`"
             draft.drop("files", why, ("files", i), f"{source}:{target}" if target else source)
-    draft.fields["files"] = kept
+    draft.fields["files"] = usable
 
 
 _TEXTS = ("env", "tags", "image", "commands", "user", "working_dir", "regions", "instance_types", "repos")

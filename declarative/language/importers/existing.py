@@ -275,8 +275,8 @@ def of_tree(data: Any, hosts: HostList, group: str = "all", above: Mapping[str, 
     common = {**(above or {}), **_mapping(data.get("vars"))}
     for name, inner in _mapping(data.get("children")).items():
         of_tree(inner, hosts, str(name), common)
-    for name, given in _mapping(data.get("hosts")).items():
-        for host in _named(str(name), {**common, **_mapping(given)}, hosts):
+    for name, variables in _mapping(data.get("hosts")).items():
+        for host in _named(str(name), {**common, **_mapping(variables)}, hosts):
             hosts.add(group, host)
 
 

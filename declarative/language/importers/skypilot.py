@@ -95,9 +95,9 @@ def _shaped(task: Draft) -> dict[str, Any]:
     """
     assert task.document is not None
     data = deepcopy(dict(task.document.data))
-    for path, wanted in [*misshapen(data)]:
+    for path, shape in [*misshapen(data)]:
         remove(data, path)
-        why = f"`{'.'.join(map(str, path))}` has to be {wanted}"
+        why = f"`{'.'.join(map(str, path))}` has to be {shape}"
         if set(MAY_BE_LEFT_OUT) & set(path):
             task.note(f"left out: {why}", path)
         else:
@@ -504,10 +504,10 @@ class _Resources:
 
     # the task's own fields
 
-    def _of_task(self, given: Mapping[str, Any]) -> None:
+    def _of_task(self, alternative: Mapping[str, Any]) -> None:
         """Convert fields of `resources` that are fields of our task."""
         fields = self.task.fields
-        for key, value in given.items():
+        for key, value in alternative.items():
             path = self.at[key]
             if key in ("job_recovery", "spot_recovery"):
                 self._recovery(key, value)
@@ -566,24 +566,24 @@ class _Resources:
 
     # the fleets' fields
 
-    def _alternatives(self, given: Mapping[str, Any]) -> list[_Choice]:
+    def _alternatives(self, alternative: Mapping[str, Any]) -> list[_Choice]:
         """One alternative of `any_of` as one for each accelerator that it accepts."""
-        fields, pool = self._place(given)
+        fields, pool = self._place(alternative)
         resources: dict[str, Any] = {}
-        for key, value in given.items():
+        for key, value in alternative.items():
             self._of_nodes(key, value, (fields, resources))
-        self._memory(given, resources)
+        self._memory(alternative, resources)
         if "partition" in fields or pool is not None:  # the nodes exist; of larger ones, ranks take a share
             for key, ours in _OF_LAUNCHES.items():
                 value = fields.pop(ours, None)
                 if value is not None and key in self.at and value != "on-demand":
                     self._once(f"left out `resources.{key}`: the nodes exist already", self.at[key])
             resources |= {k: f"{v.removesuffix('..')}.." for k, v in resources.items()}
-        if "partition" not in fields and not {"accelerators", "instance_type"} & set(given):
+        if "partition" not in fields and not {"accelerators", "instance_type"} & set(alternative):
             _ask_by_default(
-                given, resources, pods=pool is not None or fields.get("backends") == ["kubernetes"]
+                alternative, resources, pods=pool is not None or fields.get("backends") == ["kubernetes"]
             )
-        accelerators = given.get("accelerators")
+        accelerators = alternative.get("accelerators")
         if isinstance(accelerators, list) and len(accelerators) > 1:
             note = "the order of `accelerators` has no counterpart: the cheapest is taken"
             self._once(note, self.at["accelerators"])
@@ -621,11 +621,11 @@ class _Resources:
         elif key == "autostop":
             self._autostop(value, fields)
 
-    def _memory(self, given: Mapping[str, Any], resources: dict[str, Any]) -> None:
+    def _memory(self, alternative: Mapping[str, Any], resources: dict[str, Any]) -> None:
         """`64+`, or `4x`, which is 4 GB for each CPU."""
-        if "memory" not in given:
+        if "memory" not in alternative:
             return
-        text = str(given["memory"])
+        text = str(alternative["memory"])
         number = text.rstrip("+")
         if number[-1:].lower() != "x":
             resources["memory"] = f"{_size(number)}.." if text.endswith("+") else _size(number)
@@ -694,11 +694,11 @@ class _Resources:
             self._once(f"`resources.accelerators` ({item}): {form} has no counterpart: {why}", path)
         return ":".join(filter(None, (model[0], f"{model[1]}GB" if model[1] else "", count)))
 
-    def _place(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+    def _place(self, alternative: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
         """Backend, region and zone of an alternative; or the pool of hosts."""
-        infra = str(given.get("infra") or "")
+        infra = str(alternative.get("infra") or "")
         cloud, _, rest = infra.partition("/")
-        cloud = cloud_of(given.get("cloud") or cloud)
+        cloud = cloud_of(alternative.get("cloud") or cloud)
         if cloud == SSH:
             pool = name_of(rest, "hosts", []) or "hosts"
             self.pools[pool] = (
@@ -706,24 +706,24 @@ class _Resources:
             )
             return {}, pool
         if cloud == SLURM:
-            return self._partition(given, rest)
+            return self._partition(alternative, rest)
         if cloud == "kubernetes":  # `k8s/CONTEXT`: a context is no region of another cloud
-            if context := rest or given.get("region"):
+            if context := rest or alternative.get("region"):
                 key = "infra" if rest else "region"
                 self._once(
                     f"left out `resources.{key}` ({context}): a context has no counterpart", self.at[key]
                 )
             return {"backends": [cloud]}, None
         region, zone, *_ = (*rest.split("/"), "", "")
-        place = (cloud, str(given.get("region") or region), str(given.get("zone") or zone))
+        place = (cloud, str(alternative.get("region") or region), str(alternative.get("zone") or zone))
         pairs = zip(_PLACES, place, strict=True)
         return {key: [value] for key, value in pairs if value not in ("", "*")}, None
 
-    def _partition(self, given: Mapping[str, Any], rest: str) -> tuple[dict[str, Any], str | None]:
+    def _partition(self, alternative: Mapping[str, Any], rest: str) -> tuple[dict[str, Any], str | None]:
         """`slurm/CLUSTER/PARTITION`: a partition is a fleet, and its nodes exist."""
         cluster, _, partition = rest.partition("/")
-        cluster = str(given.get("region") or cluster).strip("*")
-        partition = str(given.get("zone") or partition).strip("*")
+        cluster = str(alternative.get("region") or cluster).strip("*")
+        partition = str(alternative.get("zone") or partition).strip("*")
         name = name_of(cluster, SLURM, []) or SLURM
         if name in CLOUDS or name in (LOCAL, SSH):
             name = f"{SLURM}-{name}"
@@ -733,20 +733,20 @@ class _Resources:
         return {}, name
 
 
-def _of_alias(given: dict[str, Any], at: dict[str, Path]) -> None:
+def _of_alias(alternative: dict[str, Any], at: dict[str, Path]) -> None:
     """`gpus` is SkyPilot's other name of `accelerators`."""
-    if "gpus" in given:
-        given["accelerators"], at["accelerators"] = given.pop("gpus"), at.pop("gpus")
+    if "gpus" in alternative:
+        alternative["accelerators"], at["accelerators"] = alternative.pop("gpus"), at.pop("gpus")
 
 
-def _ask_by_default(given: Mapping[str, Any], resources: dict[str, Any], *, pods: bool) -> None:
+def _ask_by_default(alternative: Mapping[str, Any], resources: dict[str, Any], *, pods: bool) -> None:
     """Write SkyPilot's default sizes where the file has none, since here the smallest node would do. `pods`:
     Kubernetes and pools of hosts have other defaults.
     """
     number, ratio = (2, 1) if pods else (8, 4)
-    if "memory" in given:
+    if "memory" in alternative:
         return
-    if "cpus" not in given:
+    if "cpus" not in alternative:
         resources["cpu"] = Noted(f"{number}..", "SkyPilot's default")
     if cpus := re.fullmatch(r"(\d{1,9})(?:\.\.)?", str(resources["cpu"])):
         resources["memory"] = Noted(

@@ -102,19 +102,20 @@ def load(
     return Loaded(desired, files.names(), findings.finish())
 
 
-def declared_state(directory: Path, **given: Any) -> str | None:
+def declared_state(directory: Path, **arguments: Any) -> str | None:
     """The state's place as declared, even if other things in the project are wrong; None if not declared.
 
-    `given` are the files and variables, as for `load`. ValueError if a declared place cannot be worked out.
+    `arguments` are the files and variables, as for `load`. ValueError if a declared place cannot be worked
+    out.
     """
-    return state_of(*_first(directory, **given))
+    return state_of(*_first(directory, **arguments))
 
 
-def declared_name(directory: Path, **given: Any) -> str | None:
+def declared_name(directory: Path, **arguments: Any) -> str | None:
     """The project's name as declared, even if other things in the project are wrong; None if it has none, or
-    one that cannot be worked out. `given` are the files and variables, as for `load`.
+    one that cannot be worked out. `arguments` are the files and variables, as for `load`.
     """
-    return name_of(*_first(directory, **given))
+    return name_of(*_first(directory, **arguments))
 
 
 def _first(

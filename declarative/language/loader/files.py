@@ -165,14 +165,14 @@ class ProjectFiles:
         within = self.repository if up else self.root
         return path.is_relative_to(within) and ".git" not in path.relative_to(within).parts
 
-    def _expand(self, folder: str, steps: Steps, seen: set[tuple[str, int]], span: Span) -> Iterator[str]:
+    def _expand(self, folder: str, steps: Steps, visited: set[tuple[str, int]], span: Span) -> Iterator[str]:
         """The files below `folder` that match. `**` stands for any number of folders."""
-        if (folder, len(steps)) in seen:
+        if (folder, len(steps)) in visited:
             return
-        seen.add((folder, len(steps)))
+        visited.add((folder, len(steps)))
         step, rest = steps[0], steps[1:]
         if step == "**":
-            yield from self._expand(folder, rest or ("*",), seen, span)
+            yield from self._expand(folder, rest or ("*",), visited, span)
             entries = [entry for entry in self._list(folder, span, links=False) if entry[0][0] != "."]
             rest = steps
         else:
@@ -182,7 +182,7 @@ class ProjectFiles:
             return
         for name, is_folder in entries:
             if is_folder:
-                yield from self._expand(_join(folder, name), rest, seen, span)
+                yield from self._expand(_join(folder, name), rest, visited, span)
 
     def _matching(self, folder: str, step: str, span: Span, *, last: bool) -> list[tuple[str, bool]]:
         """The entries of a folder that match one step of a pattern. Hidden ones and folders must be named."""

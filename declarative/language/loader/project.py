@@ -269,21 +269,21 @@ PREFIX = "FLEETFORM_VAR_"
 def settle(
     project: ProjectFile,
     findings: Findings,
-    given: Mapping[str, str],
+    from_options: Mapping[str, str],
     files: Sequence[Path],
     environ: Mapping[str, str],
 ) -> TemplateScope:
     """Every variable with its value, in its type."""
     declared = project.spec.variables
     from_files = _from_files(files, declared, findings, complete=project.readable)
-    for name in given if project.readable else ():
+    for name in from_options if project.readable else ():
         if name not in declared:
             declare = f"declare it in the `project` document: `variables: {{{name}: …}}`"
             hint = findings.near(name, declared) or declare
             findings.add("undeclared-variable", f"--var {name}: no such variable is declared", hint)
     values: dict[str, Json] = {}
     unset: set[str] = set()
-    sources = _sources(given, from_files, environ)
+    sources = _sources(from_options, from_files, environ)
     for name, variable in declared.items():
         place = project.document.span(("variables", name), key=True) if project.document else None
         source, span, value = sources.get(name) or ("", place, variable.default)
@@ -297,7 +297,7 @@ def settle(
 
 
 def _sources(
-    given: Mapping[str, str], from_files: Mapping[str, tuple[Json, Span]], environ: Mapping[str, str]
+    from_options: Mapping[str, str], from_files: Mapping[str, tuple[Json, Span]], environ: Mapping[str, str]
 ) -> dict[str, tuple[str, Span | None, Json]]:
     """Variable → the words before a finding, its place, and the value. A later source wins."""
     values: dict[str, tuple[str, Span | None, Json]] = {
@@ -306,7 +306,7 @@ def _sources(
         if key.startswith(PREFIX)
     }
     values |= {name: (f"`{name}`: ", span, value) for name, (value, span) in from_files.items()}
-    return values | {name: (f"--var {name}: ", None, value) for name, value in given.items()}
+    return values | {name: (f"--var {name}: ", None, value) for name, value in from_options.items()}
 
 
 def _usable(name: str, value: Json) -> Json:

@@ -89,15 +89,15 @@ def parse(content: str | bytes, file: str, *, events: bool = False, pyyaml: bool
     if text is None:
         return Reading((), tuple(out), lost=True)
     documents: list[Document] = []
-    kept: Events = []
-    reader = (PyYamlReader if pyyaml else Reader)(Text(file, text), out, kept if events else None)
+    kept_events: Events = []
+    reader = (PyYamlReader if pyyaml else Reader)(Text(file, text), out, kept_events if events else None)
     try:
         with no_collections():
             for document in reader.documents():
-                documents.append(document)  # noqa: PERF402 - what came before a stop is kept
+                documents.append(document)  # noqa: PERF402 - what came before a stop is kept_events
     except StopReading:
         reader.lost = True
-    return Reading(tuple(documents), tuple(out), lost=reader.lost, events=kept)
+    return Reading(tuple(documents), tuple(out), lost=reader.lost, events=kept_events)
 
 
 @contextmanager
