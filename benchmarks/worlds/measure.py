@@ -264,27 +264,29 @@ def _look_at_refusals(verdict: Verdict, effort: Effort) -> None:
 
 
 def _finished(case: Checked, *, ended: bool = False, above: float = -math.inf) -> Facts:
-    """The world as the plan leaves it; once what runs has `ended`; without the new tasks below a priority."""
+    """The world as the plan leaves it; once what runs has `ended`; without the new tasks below a priority and
+    the nodes launched for them.
+    """
     facts = case.facts
     busy: dict[str, set[int]] = {n: set() if ended else set(here.busy) for n, here in case.nodes.items()}
     taken: set[str] = set()
+    below: set[str] = set()
     for name, entries in case.ranks.items():
-        if facts.wants[name].spec.priority >= above:
-            for entry in entries:
-                if entry["node"] in busy:
-                    busy[entry["node"]].update(entry["blocks"])
+        for entry in entries:
+            if facts.wants[name].spec.priority < above:
+                below.add(entry["node"])
+            elif entry["node"] in busy:
+                busy[entry["node"]].update(entry["blocks"])
                 taken.update(entry["volumes"].values())
-    made = Counter(here.space.fleet for here in case.made)
+    gone = {here.name for here in case.made if here.name in below and not busy[here.name]}
+    made = Counter(here.space.fleet for here in case.made if here.name not in gone)
     sites = {
         name: site._replace(room=None if site.room is None else max(0, site.room - made[name]), least=0)
         for name, site in facts.sites.items()
     }
-    return Facts(
-        wants=facts.wants,
-        nodes=tuple(here._replace(busy=frozenset(busy[name])) for name, here in case.nodes.items()),
-        sites=sites,
-        volumes={name: at for name, at in facts.volumes.items() if name not in taken},
-    )
+    nodes = [here._replace(busy=frozenset(busy[n])) for n, here in case.nodes.items() if n not in gone]
+    volumes = {name: at for name, at in facts.volumes.items() if name not in taken}
+    return Facts(wants=facts.wants, nodes=tuple(nodes), sites=sites, volumes=volumes)
 
 
 def _is_robbed(case: Checked, name: str, priority: int, later: Facts, effort: Effort) -> bool:
