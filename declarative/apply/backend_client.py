@@ -83,16 +83,16 @@ from declarative.spans import timed
 
 def as_made(record: Record) -> Record:
     """The record with the names that its backend knows."""
-    names = record.outputs.get(MADE_AS)
+    names = record.names_when_made
     if not names:
         return record
-    return replace(record, address=made_as(record), inputs={**record.inputs, **names["inputs"]})
+    return replace(record, address=names.address, inputs={**record.inputs, **names.inputs})
 
 
 def as_recorded(thing: Thing, record: Record) -> dict[str, Any]:
     """A thing's inputs with the names that its record has."""
-    names = record.outputs.get(MADE_AS)
-    return {**thing.inputs, **{key: record.inputs.get(key) for key in (names["inputs"] if names else ())}}
+    names = record.names_when_made
+    return {**thing.inputs, **{key: record.inputs.get(key) for key in (names.inputs if names else ())}}
 
 
 OUR_OUTPUTS = (MADE_AS, DRAINED, SILENT, SILENT_LIMIT, GIVEN_UP, GONE_SINCE, COUNTED_SINCE)
@@ -107,9 +107,8 @@ def with_our_outputs(outputs: Mapping[str, Any], record: Record | None) -> dict[
 
 def record_token(state: State, record: Record) -> str:
     """The token with which a recorded thing was made."""
-    names = record.outputs.get(MADE_AS)
-    if names:
-        return str(names["token"])
+    if record.names_when_made:
+        return record.names_when_made.token
     return token(state.lineage or "", record.address, record.generation, zone_asked(record.typed))
 
 
@@ -304,8 +303,8 @@ class BackendClient:
     @timed
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         self._fence()
-        names = have.outputs.get(MADE_AS)
-        own_inputs = {**inputs, **names["inputs"]} if names else inputs
+        names = have.names_when_made
+        own_inputs = {**inputs, **names.inputs} if names else inputs
         return with_our_outputs(self._provider.update(self._own(have), token, own_inputs), have)
 
     @timed

@@ -14,7 +14,6 @@ from declarative.apply.parallel import NODES_AT_ONCE, side_by_side
 from declarative.apply.polls import PollRounds
 from declarative.model.spec import StopCriteria
 from declarative.model.state import (
-    STARTED,
     Address,
     Record,
     State,
@@ -104,7 +103,7 @@ def half_started(state: State, now: float) -> dict[str, RankStatus]:
 
 def _is_late(members: Sequence[Record], now: float) -> bool:
     """Whether the first of these ranks was started so long ago that all others should have been."""
-    starts = [float(r.outputs[STARTED]) for r in members if STARTED in r.outputs]
+    starts = [r.started_at for r in members if r.started_at is not None]
     return bool(starts) and now - min(starts) > START_LIMIT
 
 

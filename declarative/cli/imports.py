@@ -272,7 +272,7 @@ def _known_keys(provider: BackendClient, hosts: Mapping[str, Mapping[str, Any]])
 
 def _facts(look: Look) -> str:
     """`64 CPUs, 512 GB, 8 A100`, or why a host is no node yet."""
-    from declarative.model.spec.values import show_mib
+    from declarative.model.spec.amounts import show_mib
     from declarative.model.status import NodeState
 
     shape = look.shape

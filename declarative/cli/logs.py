@@ -206,7 +206,7 @@ def _earlier(
             Diagnostic(
                 code="gone",
                 summary=f"the output of attempt {record.generation} of {record.address} is gone: it was on "
-                f"node/{record.outputs['node']}, which was deleted or made anew since",
+                f"node/{record.node_name}, which was deleted or made anew since",
                 hint=TO_A_VOLUME,
             )
             for record in lost

@@ -86,7 +86,7 @@ def maker_of(shape: Shape) -> str | None:
 
 
 def makers_named(names: tuple[str, ...]) -> frozenset[str]:
-    """The same of models that are asked for by name."""
+    """The vendors of models that are asked for by name; of an unknown model, its name."""
     return frozenset(vendor_of(name) or name.lower() for name in names)
 
 
@@ -166,7 +166,7 @@ def misfits(want: Resources, shape: Shape) -> tuple[Shortfall, ...]:
 
 
 def _gpu_misfits(want: Gpu, shape: Shape) -> list[Shortfall]:
-    """The same of the model, the vendor and the memory of the GPUs that there are."""
+    """Where model, vendor or memory of a shape's GPUs do not suffice."""
     out: list[Shortfall] = []
     if not want.allows(shape.gpu_name, shape.gpu_memory_mib):
         out.append(Shortfall("gpu_model", ",".join(want.names), shape.gpu_name or UNKNOWN, want.count.min))
@@ -180,16 +180,16 @@ def _gpu_misfits(want: Gpu, shape: Shape) -> list[Shortfall]:
 def fewest(want: Resources, shape: Shape, total: int) -> int | None:
     """The fewest blocks of `total` whose share satisfies `want`, upper bounds included; None if none does."""
     least = 1
-    for wanted, whole in (
+    for size, whole in (
         (want.cpu, shape.cpu),
         (want.memory, shape.memory_mib),
         (want.gpu.count if want.gpu else None, shape.gpus),
     ):
         each = whole // total
-        if wanted and wanted.min > 0:
+        if size and size.min > 0:
             if not each:
                 return None
-            least = max(least, -(-wanted.min // each))
+            least = max(least, -(-size.min // each))
     # Shares only grow: if this one is too large in some way, so are all others.
     return least if least <= total and _suffices(want, shape, total, least) else None
 

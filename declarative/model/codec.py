@@ -103,8 +103,8 @@ ALWAYS: Mapping[str, Any] = {"always": True}
 
 def _fields(cls: Any) -> list[dataclasses.Field[Any]]:
     """The fields that a value is made of, in the order in which they are written; caches are left out."""
-    found = [f for f in dataclasses.fields(cls) if f.init]
-    return sorted(found, key=lambda f: "first" not in f.metadata)
+    fields = [f for f in dataclasses.fields(cls) if f.init]
+    return sorted(fields, key=lambda f: "first" not in f.metadata)
 
 
 def _defaults(cls: type) -> tuple[tuple[str, Any], ...]:
@@ -154,18 +154,18 @@ def _anything(levels: int, data: Any) -> Any:
     return data
 
 
-def outline(hint: Any, found: dict[str, list[str]]) -> None:
+def outline(hint: Any, outlined: dict[str, list[str]]) -> None:
     """Collect what values of this type are made of: the names of all fields and members, class by class."""
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint.__name__ not in found:
-        names = found[hint.__name__] = [f.name for f in _fields(hint)]
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint.__name__ not in outlined:
+        names = outlined[hint.__name__] = [f.name for f in _fields(hint)]
         inner = typing.get_type_hints(hint)
         for name in names:
-            outline(inner[name], found)
+            outline(inner[name], outlined)
     elif isinstance(hint, type) and issubclass(hint, Enum):
-        found[hint.__name__] = [str(member.value) for member in hint]
+        outlined[hint.__name__] = [str(member.value) for member in hint]
     else:
         for part in typing.get_args(hint):
-            outline(part, found)
+            outline(part, outlined)
 
 
 def _scalar(kind: type, wanted: str) -> DataReader:
@@ -254,20 +254,20 @@ def _whole_of(cls: Any) -> DataReader:
     def read(data: Any) -> Any:
         if not isinstance(data, dict):
             raise BadDataError("a mapping")
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         name = ""
         try:
             for name, value in data.items():
-                given[name] = readers.get(name, _unknown)(value)
+                values[name] = readers.get(name, _unknown)(value)
         except BadDataError as bad:
             raise bad.at(name) from None
         for name in required:
-            if name not in given:
+            if name not in values:
                 raise BadDataError("there").at(name)
-        for name in dependent.keys() & given.keys():
-            if given[name] is not None:
-                given[name] = _part(name, functools.partial(dependent[name], given), given[name])
-        return cls(**given)
+        for name in dependent.keys() & values.keys():
+            if values[name] is not None:
+                values[name] = _part(name, functools.partial(dependent[name], values), values[name])
+        return cls(**values)
 
     return read
 

@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, cast, overload
 
 from declarative.model.blocks import Shape
 from declarative.model.codec import ALWAYS, FIRST, Stored, reader, to_data
@@ -22,6 +22,36 @@ from declarative.model.spec.schedule import Retry
 
 if TYPE_CHECKING:
     from declarative.model.spec.task import Task
+
+
+class OfferLike(Protocol):
+    """Something that is, or takes, an offer: an offer, a node, or the inputs of one."""
+
+    @property
+    def backend(self) -> str: ...
+    @property
+    def region(self) -> str: ...
+    @property
+    def zone(self) -> str | None: ...
+    @property
+    def instance_type(self) -> str: ...
+    @property
+    def spot(self) -> bool: ...
+
+
+class OfferKey(NamedTuple):
+    """What tells offers apart."""
+
+    backend: str
+    region: str
+    zone: str | None
+    instance_type: str
+    spot: bool
+
+    @classmethod
+    def of(cls, offer: OfferLike) -> OfferKey:
+        """The key of an offer, or of what takes one."""
+        return cls(offer.backend, offer.region, offer.zone, offer.instance_type, offer.spot)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +92,7 @@ class NodeInputs(OfferInputs):
     @property
     def instance_id(self) -> str | None:
         """The instance that was adopted, and not made: deleting the node releases it."""
-        found: str | None = self.host.get("instance_id")
-        return found
+        return cast("str | None", self.host.get("instance_id"))
 
     @property
     def is_ssh_host(self) -> bool:
@@ -82,7 +111,7 @@ class NodeInputs(OfferInputs):
 
     @property
     def host_key(self) -> str:
-        """See `resource.Host.key`."""
+        """The key of its host within the backend: the instance type, or the id of an adopted instance."""
         return self.instance_id or self.instance_type
 
     @property
@@ -236,9 +265,9 @@ GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVI
 """Set for every rank, the last one where GPUs are AMD's; the lists are empty without GPUs."""
 
 
-def knows_siblings(asked: RankInputs | Task) -> bool:
+def knows_siblings(task: RankInputs | Task) -> bool:
     """Whether a rank gets other nodes' addresses: with `placement: any` they need not be reachable."""
-    return asked.nodes == 1 or asked.placement in (None, "cluster")
+    return task.nodes == 1 or task.placement in (None, "cluster")
 
 
 def gang_variables(task: str, rank: int, nodes: int, gang: Sequence[tuple[str, int]]) -> dict[str, str]:
@@ -280,10 +309,9 @@ KINDS: Mapping[str, type[Inputs]] = {
 }
 
 
-def data_of(found: Inputs) -> dict[str, Any]:
+def data_of(inputs: Inputs) -> dict[str, Any]:
     """Inputs as they are stored and handed to backends."""
-    data: dict[str, Any] = to_data(found)
-    return data
+    return cast("dict[str, Any]", to_data(inputs))
 
 
 def differing(before: Inputs, after: Inputs) -> tuple[str, ...]:
@@ -326,56 +354,54 @@ def inputs_of(kind: str, data: Mapping[str, Any]) -> Inputs:
 
 
 def _read(kind: str, data: Mapping[str, Any]) -> Inputs:
-    found: Inputs = known(KINDS[kind], data)
-    _check_bounds(found)
-    match found:
+    inputs: Inputs = known(KINDS[kind], data)
+    _check_bounds(inputs)
+    match inputs:
         case NodeInputs():
-            _check_shape(found.resources)
+            for part in dataclasses.fields(inputs.resources):
+                size = getattr(inputs.resources, part.name)
+                if isinstance(size, int) and not 0 <= size <= 1 << 50:
+                    raise BadDataError("a number from 0 on").at(part.name).at("resources")
             _notation(Duration, data, "idle_duration")
         case ReservationInputs():
-            _check_blocks(found)
+            if not all(0 <= block < inputs.total_blocks for block in inputs.blocks):
+                raise BadDataError("a list of the node's blocks").at("blocks")
         case VolumeInputs():
             _notation(Size, data, "size")
             _notation(Duration, data, "auto_cleanup_duration")
         case RankInputs():
-            _check_task(found, data)
+            _check_task(inputs, data)
         case AttachmentInputs():
             pass
-    return found
+    return inputs
 
 
-def _check_bounds(found: Inputs) -> None:
+def _check_bounds(inputs: Inputs) -> None:
     for name, least in _BOUNDS.items():
-        value = getattr(found, name, least)
+        value = getattr(inputs, name, least)
         if isinstance(value, int) and not least <= value <= MOST:
             raise BadDataError(f"a number from {least} to {MOST}").at(name)
     for name in _NAMED:
-        value = getattr(found, name, None)
+        value = getattr(inputs, name, None)
         if isinstance(value, str) and not WORD.fullmatch(value):
             raise BadDataError("a name").at(name)
 
 
-def _check_blocks(found: ReservationInputs) -> None:
-    if not all(0 <= block < found.total_blocks for block in found.blocks):
-        raise BadDataError("a list of the node's blocks").at("blocks")
-
-
-def zone_asked(found: Inputs | Mapping[str, Any]) -> str | None:
+def zone_asked(inputs: Inputs | Mapping[str, Any]) -> str | None:
     """The zone that a node or a volume was asked for in; it is a part of its token."""
-    if isinstance(found, Mapping):  # as it is stored
-        zone: str | None = found.get("zone")
-        return zone
-    return found.zone if isinstance(found, NodeInputs | VolumeInputs) else None
+    if isinstance(inputs, Mapping):  # as it is stored
+        return cast("str | None", inputs.get("zone"))
+    return inputs.zone if isinstance(inputs, NodeInputs | VolumeInputs) else None
 
 
-def _check_task(found: RankInputs, data: Mapping[str, Any]) -> None:
+def _check_task(inputs: RankInputs, data: Mapping[str, Any]) -> None:
     for name in _DURATIONS:
         _notation(Duration, data, name)
-    if found.retry is not None:
+    if inputs.retry is not None:
         _notation(Retry, data, "retry")
-    if "commands" not in data and found.image is None:
+    if "commands" not in data and inputs.image is None:
         raise BadDataError("there").at("commands")
-    if found.rank >= found.nodes:
+    if inputs.rank >= inputs.nodes:
         raise BadDataError("below `nodes`").at("rank")
 
 
@@ -384,20 +410,12 @@ def known(cls: type[T], data: Mapping[str, Any]) -> T:
     if not isinstance(data, Mapping):
         raise BadDataError("a mapping")
     names = _names(cast("Any", cls))
-    found: T = reader(cast("Any", cls))({key: value for key, value in data.items() if key in names})
-    return found
+    return cast("T", reader(cast("Any", cls))({key: value for key, value in data.items() if key in names}))
 
 
 @functools.cache
 def _names(cls: type) -> frozenset[str]:
     return frozenset(f.name for f in dataclasses.fields(cls))
-
-
-def _check_shape(shape: Shape) -> None:
-    for item in dataclasses.fields(shape):
-        value = getattr(shape, item.name)
-        if isinstance(value, int) and not 0 <= value <= 1 << 50:
-            raise BadDataError("a number from 0 on").at(item.name).at("resources")
 
 
 def _notation(notation: type[Duration | Size | Retry], inputs: Mapping[str, Any], name: str) -> None:

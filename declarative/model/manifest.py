@@ -49,11 +49,11 @@ class Manifest:
         """64 hex digits that show a change, and that name the files on a host. The files' place in the
         project is not part of it: the rank gets the same.
         """
-        found = hashlib.sha256(_FORMAT.encode())
+        summed = hashlib.sha256(_FORMAT.encode())
         for entry in self.entries:
             what = [entry.path, entry.link, entry.executable, entry.size, entry.sha256]
-            found.update(json.dumps(what).encode() + b"\n")
-        return found.hexdigest()
+            summed.update(json.dumps(what).encode() + b"\n")
+        return summed.hexdigest()
 
     @property
     def bytes(self) -> int:
@@ -66,16 +66,16 @@ class Manifest:
         """
         deepest = max((entry.path.count("/") for entry in self.entries), default=0)
         for depth in range(deepest, -1, -1):
-            found: dict[str, Any] = {}
+            hashes: dict[str, Any] = {}
             for entry in self.entries:
                 parts = entry.path.split("/")
                 whole = entry.path in alone or len(parts) <= depth + 1
                 name = entry.path if whole else "/".join(parts[: depth + 1]) + "/"
                 what = [entry.path, entry.link, entry.executable, entry.size, entry.sha256]
-                found.setdefault(name, hashlib.sha256()).update(json.dumps(what).encode())
-            if len(found) <= MOST_SUMS:
+                hashes.setdefault(name, hashlib.sha256()).update(json.dumps(what).encode())
+            if len(hashes) <= MOST_SUMS:
                 break
-        return {name: sum_.hexdigest()[:12] for name, sum_ in sorted(found.items())} if self.entries else {}
+        return {name: sum_.hexdigest()[:12] for name, sum_ in sorted(hashes.items())} if self.entries else {}
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
@@ -87,6 +87,6 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, st
     return out
 
 
-def changes_text(found: Mapping[str, str], most: int = 5) -> str:
+def changes_text(path_changes: Mapping[str, str], most: int = 5) -> str:
     """Those changes in a line: `data/x.csv added, train.py changed and 3 more`."""
-    return and_more((f"{path} {what}" for path, what in found.items()), most)
+    return and_more((f"{path} {what}" for path, what in path_changes.items()), most)

@@ -45,20 +45,21 @@ def _record(**options: Any) -> Callable[[type], type]:
     def made(cls: type) -> type:
         assert not isinstance(cls, _Struct), f"make {cls.__name__} and its base by `dataclasses` itself"
         body, hints = dict(vars(cls)), cls.__annotations__
-        given = {name: body.pop(name) for name in hints if name in body}
-        if _is_beyond(cls, given, options):
+        defaults = {name: body.pop(name) for name in hints if name in body}
+        if _is_beyond(cls, defaults, options):
             return dataclasses.dataclass(**options)(cls)
         for name in LEFT_OUT:
             body.pop(name, None)
-        body |= {name: default for name, item in given.items() if (default := _default(item)) is not MISSING}
+        body |= {
+            name: default for name, item in defaults.items() if (default := _default(item)) is not MISSING
+        }
         body |= {"__annotations__": hints, "__qualname__": cls.__qualname__}
         body["__dataclass_fields__"] = _Fields(
-            {"__annotations__": hints, "__module__": cls.__module__, **given}
+            {"__annotations__": hints, "__module__": cls.__module__, **defaults}
         )
         bases = (msgspec.Struct, *(b for b in cls.__bases__ if b is not object))
-        kept = {name: options[name] for name in ("frozen", "kw_only", "eq") if name in options}
-        found: type = _Struct(cls.__name__, bases, body, **kept)
-        return found
+        asked_options = {name: options[name] for name in ("frozen", "kw_only", "eq") if name in options}
+        return typing.cast("type", _Struct(cls.__name__, bases, body, **asked_options))
 
     return made
 

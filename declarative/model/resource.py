@@ -17,13 +17,13 @@ from declarative.model.inputs import NodeInputs, OfferInputs, RankInputs, Volume
 from declarative.model.manifest import Manifest
 from declarative.model.record import struct
 from declarative.model.schema.decode import encode
-from declarative.model.spec.amounts import Count, Duration, Memory
+from declarative.model.spec.amounts import Count, Duration, Memory, show_mib
 from declarative.model.spec.backend import ANYWHERE, FILTER, Backend, ImageFilter
 from declarative.model.spec.fleet import USUAL_IDLE, Fleet
 from declarative.model.spec.mounts import Volume
 from declarative.model.spec.project import Project
 from declarative.model.spec.task import Task
-from declarative.model.spec.values import Blocks, Gpu, Resources, show_mib
+from declarative.model.spec.values import Blocks, Gpu, Resources
 from declarative.model.status import HostRefusal
 
 LOCAL = "local"
@@ -38,7 +38,7 @@ EXISTING = (SSH, SLURM)
 VOLUME_ID = "volume_id"
 """The input of a volume that was adopted, and not made: deleting it releases it."""
 INSTANCE_ID = "instance_id"
-"""The same for a node, within the recorded fields of its host."""
+"""The recorded field of a host that is an adopted instance: deleting its node releases it."""
 
 CATALOGUED = (LOCAL, "ec2")
 """Drivers whose offers are known without asking anybody: this machine, and catalogs that are shipped."""
@@ -125,7 +125,7 @@ class Offer:
     host: Host | None = None
     """The host, if the offer is one: only for its fleet, and only under its name."""
     can: frozenset[str] | None = None
-    """See `Readiness.can`."""
+    """What its host supports, as in `Readiness.can`."""
     bids: bool = False
     """It ends before it costs more than the fleet's `max_price`: no price has to be known to keep that."""
     priced_on: str | None = None
@@ -374,8 +374,8 @@ def _where_reported(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) ->
     for offer in declared:
         known = zones.get((offer.instance_type, offer.region), {offer.zone: None})
         bidding = offer.bids or (offer.instance_type, offer.spot) in bids
-        found = known if offer.zone is None else {offer.zone}.intersection(known)
-        out += [replace(offer, zone=zone, bids=bidding) for zone in found]
+        offered_zones = known if offer.zone is None else {offer.zone}.intersection(known)
+        out += [replace(offer, zone=zone, bids=bidding) for zone in offered_zones]
     return out
 
 
@@ -412,14 +412,14 @@ def settings_of(backend: Backend | None, region: str, zone: str | None) -> dict[
     image = (backend.image.get(region) or backend.image.get(ANYWHERE)) if backend.image else None
     subnets = network.pop("subnets", {})
     network["subnet"] = subnets.get(zone) or subnets.get(region)
-    found = {
+    settings = {
         "driver": backend.provider,
         "image": {FILTER: encode(image)} if isinstance(image, ImageFilter) else image,
         "ssh_user": backend.ssh_user and str(backend.ssh_user),
         "network": {key: value for key, value in sorted(network.items()) if value is not None},
         "options": {k: v for k, v in sorted(backend.options.items()) if k not in HOW_REACHED},
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in settings.items() if value}
 
 
 def offer_inputs(fleet: Fleet, offer: Offer, backend: Backend | None) -> OfferInputs:

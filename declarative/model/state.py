@@ -50,10 +50,10 @@ class Address(NamedTuple):
     @classmethod
     def from_data(cls, text: str) -> Address:
         """The address of something that can be recorded; ValueError if it is not one."""
-        found = cls.parse(text)
-        if found.kind not in KINDS:
+        address = cls.parse(text)
+        if address.kind not in KINDS:
             raise ValueError(text)
-        return found
+        return address
 
 
 ADOPTED = ("node", "volume", "rank")
@@ -78,6 +78,16 @@ class SilentLimit:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
+class NamesWhenMade:
+    """What the real thing of a renamed record still carries."""
+
+    address: Address
+    token: str
+    inputs: Mapping[str, str]
+    """Those inputs that are names."""
+
+
+@struct(frozen=True, slots=True, kw_only=True)
 class Record:
     """One thing that was made: its inputs, its outputs, and the records that it needs."""
 
@@ -99,8 +109,8 @@ class Record:
     @property
     def task(self) -> str | None:
         """The task that a reservation, an attachment or a rank is of."""
-        found = self.typed
-        return None if isinstance(found, NodeInputs | VolumeInputs) else found.task
+        inputs = self.typed
+        return None if isinstance(inputs, NodeInputs | VolumeInputs) else inputs.task
 
     @property
     def node(self) -> NodeInputs:
@@ -153,6 +163,20 @@ class Record:
     def machine(self) -> str | None:
         """The `machine_name` of the node that a rank was started on."""
         return self._text(MACHINE)
+
+    @property
+    def started_at(self) -> float | None:
+        """When the start of a rank was asked for, by our clock."""
+        return cast("float | None", self.outputs.get(STARTED))
+
+    @property
+    def names_when_made(self) -> NamesWhenMade | None:
+        """The names with which a thing was made that `state mv` renamed since."""
+        names = self.outputs.get(MADE_AS)
+        if not names:
+            return None
+        address = Address.parse(names["address"])
+        return NamesWhenMade(address=address, token=str(names["token"]), inputs=names["inputs"])
 
     @property
     def gone_since(self) -> float | None:
@@ -235,8 +259,8 @@ class State:
 
     def of(self, kind: str) -> tuple[Record, ...]:
         """The records of one kind, by name."""
-        found = (r for a, r in self.records.items() if a.kind == kind)
-        return tuple(sorted(found, key=lambda r: natural(r.address.name)))
+        records = (r for a, r in self.records.items() if a.kind == kind)
+        return tuple(sorted(records, key=lambda r: natural(r.address.name)))
 
     def get(self, kind: str, name: str) -> Record | None:
         """One record, or None."""
@@ -246,13 +270,13 @@ class State:
         """Node name → block → the rank that holds it, from the reservations: never counted up and down. Ranks
         that run and are not recorded hold theirs, too.
         """
-        held: dict[str, dict[int, str]] = {}
+        holders: dict[str, dict[int, str]] = {}
         for record in self.of("reservation"):
-            blocks = held.setdefault(record.reservation.node, {})
+            blocks = holders.setdefault(record.reservation.node, {})
             blocks.update(dict.fromkeys(record.reservation.blocks, f"rank/{record.address.name}"))
         for node, strays in self.strays.items():
-            held.setdefault(node, {}).update(strays)
-        return held
+            holders.setdefault(node, {}).update(strays)
+        return holders
 
     def needed(self, record: Record, kind: str) -> Record:
         """The record of a kind that a record needs; None if it needs none, or if that is not recorded."""
@@ -380,8 +404,7 @@ ANOTHERS = "owner"
 
 def made_as(record: Record) -> Address:
     """The address under which a thing was made: its backend knows it by no other."""
-    known = record.outputs.get(MADE_AS)
-    return Address.parse(known["address"]) if known else record.address
+    return record.names_when_made.address if record.names_when_made else record.address
 
 
 def machine_name(record: Record) -> str:
@@ -391,11 +414,11 @@ def machine_name(record: Record) -> str:
 
 def drain_of(record: Record) -> Drain | None:
     """When and why a node was drained; None if it was not."""
-    found = record.outputs.get(DRAINED)
-    if not isinstance(found, Mapping):
+    drained = record.outputs.get(DRAINED)
+    if not isinstance(drained, Mapping):
         return None
-    reason = found.get("reason")
-    return Drain(since=str(found.get("since")), reason=str(reason) if reason else None)
+    reason = drained.get("reason")
+    return Drain(since=str(drained.get("since")), reason=str(reason) if reason else None)
 
 
 def unused_since(record: Record, since: float) -> float:
@@ -415,8 +438,8 @@ def never_ran(rank: Record) -> bool:
 
 def silent_since(record: Record) -> float | None:
     """When a node stopped answering, as recorded."""
-    found = record.outputs.get(SILENT)
-    return float(found) if found is not None else None
+    since = record.outputs.get(SILENT)
+    return float(since) if since is not None else None
 
 
 def given_up(record: Record) -> tuple[str, ...]:
@@ -424,14 +447,14 @@ def given_up(record: Record) -> tuple[str, ...]:
     return tuple(map(str, record.outputs.get(GIVEN_UP) or ()))
 
 
-def readiness_of(record: Record, seen: Readiness) -> Readiness:
+def readiness_of(record: Record, observed: Readiness) -> Readiness:
     """The readiness of a node: `draining` if it would take work if it were not drained."""
     drain = drain_of(record)
     if drain is None:
-        return seen
-    if seen.state is NodeState.READY or seen.state in BOOTING:
-        return replace(seen, state=NodeState.DRAINING, reason=str(drain))
-    return replace(seen, reason=f"{seen.reason}; {drain}" if seen.reason else str(drain))
+        return observed
+    if observed.state is NodeState.READY or observed.state in BOOTING:
+        return replace(observed, state=NodeState.DRAINING, reason=str(drain))
+    return replace(observed, reason=f"{observed.reason}; {drain}" if observed.reason else str(drain))
 
 
 # ------------------------------------------------------------------------------------ attempts
@@ -491,10 +514,10 @@ def rank_of_attempt(attempt: str) -> tuple[str, tuple[int, ...] | None]:
     not say: an older version started it, or its host made it up.
     """
     name, _, rest = attempt.partition(".")
-    found = _BLOCKS.fullmatch(rest)
-    if found is None:
+    match = _BLOCKS.fullmatch(rest)
+    if match is None:
         return name, None
-    bits = int(found[1], 16)
+    bits = int(match[1], 16)
     return name, tuple(block for block in range(bits.bit_length()) if bits >> block & 1)
 
 

@@ -66,9 +66,9 @@ class RankStatus:
 
     def recorded(self) -> dict[str, Any]:
         """The recorded part of it."""
-        found = asdict(self)
-        del found["gpus"]
-        return found
+        fields = asdict(self)
+        del fields["gpus"]
+        return fields
 
 
 LIMIT_REACHED = "max_duration reached"

@@ -75,28 +75,28 @@ def host_lists(names: Iterable[str]) -> list[str]:
 def _crossed(rows: list[tuple[Numbers, ...]]) -> list[tuple[Numbers, ...]]:
     """Merge rows that differ at only one place. Starts with the last place."""
     for at in reversed(range(len(rows[0]))):
-        found: dict[tuple[object, ...], list[tuple[Numbers, ...]]] = {}
+        merged: dict[tuple[object, ...], list[tuple[Numbers, ...]]] = {}
         for row in rows:
-            found.setdefault((*row[:at], *row[at + 1 :]), []).append(row)
-        if len(found) < len(rows):
+            merged.setdefault((*row[:at], *row[at + 1 :]), []).append(row)
+        if len(merged) < len(rows):
             rows = [
                 (*same[0][:at], tuple(n for row in same for n in row[at]), *same[0][at + 1 :])
-                for same in found.values()
+                for same in merged.values()
             ]
     return rows
 
 
 def _linked(rows: list[tuple[Numbers, ...]], digits: Sequence[int]) -> list[tuple[Numbers, ...]]:
     """Merge rows whose number at one place equals that at another; the second place becomes empty."""
-    found: dict[tuple[int, int, tuple[Numbers, ...]], list[tuple[Numbers, ...]]] = {}
+    linked: dict[tuple[int, int, tuple[Numbers, ...]], list[tuple[Numbers, ...]]] = {}
     for row in rows:
         first, second = _same_counts(row, digits)
         rest = row
         if second:
             rest = tuple(numbers for at, numbers in enumerate(row) if at not in {first, second})
-        found.setdefault((first, second, rest), []).append(row)
+        linked.setdefault((first, second, rest), []).append(row)
     out: list[tuple[Numbers, ...]] = []
-    for (first, second, _), same in found.items():
+    for (first, second, _), same in linked.items():
         merged = list(same[0])
         if len(same) > 1:
             merged[first] = tuple(n for row in same for n in row[first])
@@ -106,7 +106,7 @@ def _linked(rows: list[tuple[Numbers, ...]], digits: Sequence[int]) -> list[tupl
 
 
 def _same_counts(row: tuple[Numbers, ...], digits: Sequence[int]) -> tuple[int, int]:
-    """The first two places with the same single number in the same form; 0, 0 if there are none."""
+    """The first two places that have the same single number in the same form; 0, 0 without such places."""
     for second, numbers in enumerate(row):
         for first in range(second if len(numbers) == 1 else 0):
             if row[first] == numbers and digits[first] == digits[second]:
@@ -117,8 +117,8 @@ def _same_counts(row: tuple[Numbers, ...], digits: Sequence[int]) -> tuple[int, 
 def _host_list(texts: Sequence[str], digits: Sequence[int], row: Sequence[Numbers]) -> str:
     out = clean(texts[0])
     for text, width, numbers in zip(texts[1:], digits, row, strict=True):
-        found = ranges(numbers, width) or "same"
-        out += (f"[{found}]" if len(numbers) != 1 else found) + clean(text)
+        shown = ranges(numbers, width) or "same"
+        out += (f"[{shown}]" if len(numbers) != 1 else shown) + clean(text)
     return out
 
 

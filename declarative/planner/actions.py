@@ -1,4 +1,4 @@
-"""From decisions and placements to actions: the order of docs/architecture.md, "The plan"."""
+"""Turns decisions and placements into actions, and orders them as docs/architecture.md says ("The plan")."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class ActionGraph:
         needs = {other for other in self.extra.get(key, ()) if other in self.actions}
         if action.op is Op.DELETE:
             return needs
-        needs.update([self._made[held] for held in action.holds if held in self._made])
+        needs.update([self._made[address] for address in action.holds if address in self._made])
         if action.op is Op.CREATE and action.address in self._gone:
             needs.add(self._gone[action.address])
         return needs
@@ -159,20 +159,16 @@ class ActionGraph:
         for action in self.actions.values():
             record = self.state.records.get(action.address)
             if action.op is Op.DELETE and record is not None:
-                self._wait_for_users(action.id, record)
+                for needed in record.needs:  # it is deleted before what it needs
+                    self.extra[f"delete:{needed}"].add(action.id)
+                if record.address.kind == "reservation":  # a node is split anew once its blocks are free
+                    self.extra[f"update:node/{record.reservation.node}"].add(action.id)
                 for key in _places(record.typed):
                     freed[key].append(action.id)
         created = (a for a in self.actions.values() if a.op is Op.CREATE) if freed else ()
         for action in created:
             for key in _places(action.typed):
                 self.extra[action.id].update(freed.get(key, ()))
-
-    def _wait_for_users(self, delete: str, record: Record) -> None:
-        """A record is deleted before what it needs, and a node is split anew once its blocks are free."""
-        for held in record.needs:
-            self.extra[f"delete:{held}"].add(delete)
-        if record.address.kind == "reservation":
-            self.extra[f"update:node/{record.reservation.node}"].add(delete)
 
     def _place(self, key: str) -> tuple[object, ...]:
         """The order among actions that could run: deletions first, then by kind and name."""
@@ -214,24 +210,26 @@ def _places(inputs: Inputs) -> list[object]:
     return [inputs.volume] if isinstance(inputs, AttachmentInputs) else []
 
 
-def build_actions(recorded: State, state: State, found: Decisions, *, destroy: bool) -> tuple[Action, ...]:
+def build_actions(
+    recorded: State, state: State, decisions: Decisions, *, destroy: bool
+) -> tuple[Action, ...]:
     """All actions, joined by their needs and in order."""
     graph = ActionGraph(state)
     choices: dict[str, list[Choice]] = {}
-    for choice in found.outcome.choices:
+    for choice in decisions.outcome.choices:
         choices.setdefault(choice.task, []).append(choice)
-    _volume_actions(graph, found.volumes, recorded)
-    _node_actions(graph, found.fleets)
-    _launch_actions(graph, found.fleets, found.outcome, recorded)
-    _make_room(graph, found.fleets, found.outcome)
-    nodes = found.nodes()
-    fleets = found.fleets.desired.fleets
+    _volume_actions(graph, decisions.volumes, recorded)
+    _node_actions(graph, decisions.fleets)
+    _launch_actions(graph, decisions.fleets, decisions.outcome, recorded)
+    _make_room(graph, decisions.fleets, decisions.outcome)
+    nodes = decisions.nodes()
+    fleets = decisions.fleets.desired.fleets
     limits = {name: fleet.unreachable_duration.seconds for name, fleet in fleets.items()}
-    for decision in found.tasks.values():
-        _task_actions(graph, decision, choices.get(decision.name, []), nodes, limits, found.fleets.now)
-    for choice in found.outcome.choices:
-        _reserve(graph, choice, found.tasks[choice.task], nodes[choice.node])
-    _released(graph, found, Reason.DESTROY if destroy else Reason.REMOVED)
+    for decision in decisions.tasks.values():
+        _task_actions(graph, decision, choices.get(decision.name, []), nodes, limits, decisions.fleets.now)
+    for choice in decisions.outcome.choices:
+        _reserve(graph, choice, decisions.tasks[choice.task], nodes[choice.node])
+    _released(graph, decisions, Reason.DESTROY if destroy else Reason.REMOVED)
     _fence(graph, recorded)
     return graph.join()
 
@@ -287,10 +285,10 @@ def _node_actions(graph: ActionGraph, fleets: Fleets) -> None:
 
 
 def _launch_actions(graph: ActionGraph, fleets: Fleets, outcome: PlacementOutcome, recorded: State) -> None:
-    again = {f.node.name: f for f in fleets.decisions.values() if f.again}
+    remade = {f.node.name: f for f in fleets.decisions.values() if f.again}
     for node in outcome.launches:
         assert node.offer is not None
-        address, old = Address("node", node.name), again.get(node.name)
+        address, old = Address("node", node.name), remade.get(node.name)
         backend = fleets.desired.backends.get(node.offer.backend)
         after = node_inputs(fleets.desired.fleets[node.fleet], node.offer, backend)
         guarded = after.instance_id is None and fleets.desired.is_guarded(str(address), after)
@@ -323,13 +321,9 @@ def _counted_by(node: Node, *, limited: bool, replaced: bool) -> list[object]:
     """The limits that count a node: its offer's, if it has one, and its fleet's, unless the fleet's number of
     nodes stays the same.
     """
-    keys: list[object] = [_kind_of(node)] if limited else []
+    offer_key = (node.backend, node.region, node.instance_type, node.spot)
+    keys: list[object] = [offer_key] if limited else []
     return keys if replaced else [*keys, node.fleet]
-
-
-def _kind_of(node: Node) -> tuple[object, ...]:
-    """The key that a backend's quantity limit counts by."""
-    return (node.backend, node.region, node.instance_type, node.spot)
 
 
 def _task_actions(
@@ -341,35 +335,30 @@ def _task_actions(
     now: float,
 ) -> None:
     """Ranks: start, stop and start again, or change in place."""
+    places: dict[int, tuple[Mapping[str, str], str]] = {c.rank: (c.volumes, c.node) for c in choices}
     if decision.course is Course.RUN:
-        _stops(graph, decision, placed=bool(choices))
+        # The old gang stops if a new one starts. Without a place for that, only an incomplete gang stops.
+        for record in decision.have.values():
+            if choices:
+                graph.delete(record, decision.reason, decision.because)
+            elif decision.incomplete and not graph.state.has_ended(record.address.name):
+                graph.delete(record, Reason.INCOMPLETE)
         if choices:
-            places = {c.rank: (c.volumes, c.node) for c in choices}
             _starts(graph, decision, places, set(decision.have), nodes)
         return
     if decision.course is Course.RESIZED:
-        _resize(graph, decision, {c.rank: (c.volumes, c.node) for c in choices}, nodes)
+        _resize(graph, decision, places, nodes)
     for rank, record in decision.have.items():
         if not decision.leaves(record.address.name):
             _in_place(graph, decision, rank, record, limits, now)
     if decision.course is Course.COMPLETED:
         volumes = attached_volumes(graph.state)
-        held: dict[int, tuple[Mapping[str, str], str]] = {}
         for rank in decision.missing:
             name = rank_name(decision.name, rank)
             reservation = graph.state.get("reservation", name)
             if reservation:
-                held[rank] = volumes.get(name, {}), reservation.reservation.node
-        _starts(graph, decision, held, set(), nodes)
-
-
-def _stops(graph: ActionGraph, decision: TaskDecision, *, placed: bool) -> None:
-    """Stop the old gang if a new one starts. Without a place for that, stop only an incomplete gang."""
-    for record in decision.have.values():
-        if placed:
-            graph.delete(record, decision.reason, decision.because)
-        elif decision.incomplete and not graph.state.has_ended(record.address.name):
-            graph.delete(record, Reason.INCOMPLETE)
+                places[rank] = volumes.get(name, {}), reservation.reservation.node
+        _starts(graph, decision, places, set(), nodes)
 
 
 def _resize(
@@ -455,8 +444,8 @@ def attached_volumes(state: State) -> dict[str, dict[str, str]]:
     """Rank → path → the volume mounted there."""
     out: dict[str, dict[str, str]] = {}
     for record in state.of("attachment"):
-        found = record.attachment
-        out.setdefault(found.rank, {})[found.path] = found.volume
+        attachment = record.attachment
+        out.setdefault(attachment.rank, {})[attachment.path] = attachment.volume
     return out
 
 
@@ -547,40 +536,43 @@ def _reserve(graph: ActionGraph, choice: Choice, decision: TaskDecision, site: N
         graph.after(f"create:{node}", (f"create:volume/{volume}", f"update:volume/{volume}"))
 
 
-def _put(graph: ActionGraph, wanted: Action) -> None:
-    """Create it. Replace it if it differs, or if something that it holds is made anew. Else keep it."""
-    record = graph.state.records.get(wanted.address)
+def _put(graph: ActionGraph, planned: Action) -> None:
+    """Create it. Replace it if it differs, or if something that it holds is replaced. Else keep it."""
+    record = graph.state.records.get(planned.address)
     if record is None:
-        graph.add(wanted)
+        graph.add(planned)
         return
-    renewed = tuple(str(h) for h in wanted.holds if h in record.needs and f"create:{h}" in graph.actions)
-    changed = differing(record.typed, wanted.typed)
+    renewed = tuple(str(h) for h in planned.holds if h in record.needs and f"create:{h}" in graph.actions)
+    changed = differing(record.typed, planned.typed)
     if renewed:
         reason, because = Reason.CASCADE, renewed
-    elif wanted.reason in (Reason.RETRY, Reason.SCHEDULE):
+    elif planned.reason in (Reason.RETRY, Reason.SCHEDULE):
         # A gang is stopped before it runs again, and then gives back what it held.
-        reason, because = wanted.reason, ()
+        reason, because = planned.reason, ()
     elif changed:
         reason, because = Reason.CHANGED, changed
     else:
         return
     graph.delete(record, reason, because)
-    graph.add(replace(wanted, reason=reason, because=because))
+    graph.add(replace(planned, reason=reason, because=because))
 
 
-def _released(graph: ActionGraph, found: Decisions, removed: Reason) -> None:
-    """Delete what removed tasks hold, and what a task that runs anew does not hold again."""
+def _released(graph: ActionGraph, decisions: Decisions, removed: Reason) -> None:
+    """Delete what removed tasks hold, and what a task that starts again does not hold again."""
     for kind in ("rank", "attachment", "reservation"):
         for record in graph.state.of(kind):
-            decision = found.tasks.get(str(record.task))
+            decision = decisions.tasks.get(str(record.task))
             if f"delete:{record.address}" in graph.actions:
                 continue
             if decision is None:
-                asleep = f"task/{record.task}" in found.fleets.desired.asleep
+                asleep = f"task/{record.task}" in decisions.fleets.desired.asleep
                 running = kind == "rank" and not graph.state.has_ended(record.address.name)
-                ends = asleep and running and _is_early(record.rank, found.fleets.now)
+                ends = asleep and running and _is_early(record.rank, decisions.fleets.now)
                 graph.delete(record, Reason.SCHEDULE if asleep else removed, ends=ends)
-            elif decision.course is Course.RUN and kind != "rank" and not _kept(graph, record):
+            elif decision.course is Course.RUN and kind != "rank":
+                start = graph.actions.get(f"create:rank/{rank_holding(record)}")
+                if start is not None and record.address in start.holds:
+                    continue  # the new rank holds the same thing
                 reason = Reason.INCOMPLETE if decision.reason is Reason.NEW else decision.reason
                 graph.delete(record, reason, decision.because)
             elif (rank := rank_holding(record)) and decision.leaves(rank):
@@ -594,9 +586,3 @@ def _is_early(rank: RankInputs, now: float) -> bool:
     if rank.scheduled is None or rank.scheduled_until is None:
         return rank.scheduled is None
     return rank.scheduled_until == 0 or now < rank.scheduled_until
-
-
-def _kept(graph: ActionGraph, record: Record) -> bool:
-    """Whether the new rank holds the same thing."""
-    start = graph.actions.get(f"create:rank/{rank_holding(record)}")
-    return start is not None and record.address in start.holds

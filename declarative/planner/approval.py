@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from declarative.model.inputs import OfferInputs
+from declarative.model.inputs import OfferInputs, OfferKey
 from declarative.model.record import struct
 from declarative.model.state import RETRIES
 from declarative.model.text import clean, host_lists, numberless
@@ -31,17 +31,15 @@ MARK = "fleetform-approval:"
 """Marks the JSON of the approval in a report."""
 REFUSED = "<!-- fleetform-refused -->"
 """Stands in place of the approval in the report of a plan that cannot be applied."""
-_OFFER = ("backend", "region", "zone", "instance_type", "spot")
-"""What tells offers apart."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MARKED = re.compile(re.escape(MARK) + r" (\{.*\}) -->|" + re.escape(REFUSED))
 """The last one of a report counts: a text that the report shows may look like one."""
 _MOST_BYTES = 64 << 20
-"""The content of an approval, unpacked."""
+"""The largest content of an approval, unpacked."""
 _NO_STATE = str(None)
 """The digest of the part `state` if there is none. Another one would change the digests of plans."""
 _MOST_CHARS = 80
-"""Of a value in a difference."""
+"""The longest value that a difference shows."""
 
 
 @struct(frozen=True, slots=True)
@@ -59,8 +57,8 @@ class PlanDigest:
         return {
             "digest": self.digest,
             "parts": [
-                {"step": step, "digest": "" if found == _NO_STATE else found}
-                for step, found in self.parts.items()
+                {"step": step, "digest": "" if part_digest == _NO_STATE else part_digest}
+                for step, part_digest in self.parts.items()
             ],
         }
 
@@ -162,7 +160,7 @@ def as_approved(plan: Plan, approved: PlanDigest) -> Plan:
     if approved.content is None:
         return plan
     prices = {
-        (address, *(offer[key] for key in _OFFER)): offer["price"]
+        (address, *(offer[key] for key in OfferKey._fields)): offer["price"]
         for fallback in approved.content["fallbacks"]
         for address in fallback["for"]
         for offer in fallback["offers"]
@@ -170,9 +168,9 @@ def as_approved(plan: Plan, approved: PlanDigest) -> Plan:
     planned = {a.address.name: a.typed for a in plan.of(Op.CREATE, "node")}
 
     def approves(name: str, offer: OfferInputs) -> bool:
-        place = tuple(getattr(offer, key) for key in _OFFER)
+        place = OfferKey.of(offer)
         own = planned.get(name)
-        if isinstance(own, OfferInputs) and place == tuple(getattr(own, key) for key in _OFFER):
+        if isinstance(own, OfferInputs) and place == OfferKey.of(own):
             return True
         most = prices.get((f"node/{name}", *place), -1.0)
         return most is None or (offer.price is not None and (number(offer.price) or 0.0) <= most)
@@ -199,10 +197,7 @@ def as_approved(plan: Plan, approved: PlanDigest) -> Plan:
 
 
 def differences(
-    approved: PlanDigest,
-    now: PlanDigest,
-    recorded: Collection[str] = (),
-    earlier: Iterable[PlanDigest] = (),
+    approved: PlanDigest, now: PlanDigest, recorded: Collection[str] = (), earlier: Iterable[PlanDigest] = ()
 ) -> Iterator[str]:
     """Why the plan is neither the approved one nor what is left of it, one line for each change.
 
@@ -244,12 +239,12 @@ def _not_approved(known: Mapping[str, Any], actions: Iterable[Mapping[str, Any]]
         approved = known.get(action["id"])
         if approved is None:
             strange.append(action)
-        elif approved != action and (found := list(_changes(approved, action))):
+        elif approved != action and (changes := list(_changes(approved, action))):
             address = action["id"].partition(":")[2]
             kind, _, name = address.partition("/")
-            fields = tuple(field for field, _ in found)
+            fields = tuple(field for field, _ in changes)
             group = changed.setdefault((kind, numberless(name), fields), {})
-            group[address] = tuple(values for _, values in found)
+            group[address] = tuple(values for _, values in changes)
     yield from (f"not approved: {step}" for step in _steps(strange))
     for (_, _, fields), group in changed.items():
         values = {*group.values()}

@@ -40,7 +40,7 @@ from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.volumes import VolumeDecision, with_cleanup
 
 MOST_NAMED = 3
-"""Running tasks that a hint names."""
+"""A hint names at most so many running tasks."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -85,37 +85,45 @@ class Decisions:
 
     def nodes(self) -> dict[str, Node]:
         """Every node as it will be. A launched node replaces the one of the same name."""
-        found = {name: decision.planned for name, decision in self.fleets.decisions.items()}
-        return found | {node.name: node for node in self.outcome.launches}
+        nodes = {name: decision.planned for name, decision in self.fleets.decisions.items()}
+        return nodes | {node.name: node for node in self.outcome.launches}
 
 
 class DecisionRound(NamedTuple):
-    """What was decided with running tasks that cannot be placed anew."""
+    """What was decided while some running tasks cannot be placed again."""
 
     placed: Placed
     outcome: PlacementOutcome
     stuck: Mapping[str, Refusal]
-    """Those tasks."""
+    """These tasks, each with its refusal."""
 
 
-def decide(asked: PlanRequest) -> Decisions:
+def decide(request: PlanRequest) -> Decisions:
     """Decide. If a running task cannot be placed anew, it runs on as it is, and all is decided again; but
     first with its nodes as they are, if they would go, or be split anew.
     """
     rounds: list[DecisionRound] = []
-    spared: frozenset[str] = frozenset()
+    kept_nodes: frozenset[str] = frozenset()
     while True:
-        stuck = frozenset().union(*(before.stuck for before in rounds))
-        found, placed = _judge(asked, stuck, spared)
-        refused = {r.task: r for r in found.outcome.refusals}
-        more = {n: r for n, r in refused.items() if n not in stuck and _goes_on(asked.state, found.tasks[n])}
-        idle = _given_up(asked.state, found.fleets, more) - spared
+        kept_running = frozenset().union(*(before.stuck for before in rounds))
+        decisions, placed = _judge(request, kept_running, kept_nodes)
+        refused = {r.task: r for r in decisions.outcome.refusals}
+        more = {
+            n: r
+            for n, r in refused.items()
+            if n not in kept_running and _goes_on(request.state, decisions.tasks[n])
+        }
+        idle = _given_up(request.state, decisions.fleets, more) - kept_nodes
         if idle:
-            spared |= idle
+            kept_nodes |= idle
             continue
         if not more:
-            return replace(found, outcome=_with_stuck(asked, found.outcome, rounds)) if rounds else found
-        rounds.append(DecisionRound(placed, found.outcome, more))
+            return (
+                replace(decisions, outcome=_with_stuck(request, decisions.outcome, rounds))
+                if rounds
+                else decisions
+            )
+        rounds.append(DecisionRound(placed, decisions.outcome, more))
 
 
 def _given_up(state: State, fleets: Fleets, tasks: Container[str]) -> frozenset[str]:
@@ -130,7 +138,7 @@ def _given_up(state: State, fleets: Fleets, tasks: Container[str]) -> frozenset[
 
 
 def _with_stuck(
-    asked: PlanRequest, outcome: PlacementOutcome, rounds: Sequence[DecisionRound]
+    request: PlanRequest, outcome: PlacementOutcome, rounds: Sequence[DecisionRound]
 ) -> PlacementOutcome:
     """The outcome with the refusals of running tasks, and the changes that help such: they take part once
     more as soon as something fits them.
@@ -141,10 +149,10 @@ def _with_stuck(
         stuck |= before.stuck
         if seated - {choice.task for choice in before.outcome.choices}:
             # Without those that are stuck others are seated, of which no change may take the place.
-            again = before.placed.outcome(asked.explained_task, shared=not number, seated=seated)
-            again = until_scheduled(again, asked.desired, asked.inventory, asked.now)
-            stuck |= {r.task: r for r in again.refusals if r.task in before.stuck}
-            first = first if number else again
+            outcome_then = before.placed.outcome(request.explained_task, shared=not number, seated=seated)
+            outcome_then = until_scheduled(outcome_then, request.desired, request.inventory, request.now)
+            stuck |= {r.task: r for r in outcome_then.refusals if r.task in before.stuck}
+            first = first if number else outcome_then
     named = and_more((f"task/{name}" for name in sorted(stuck, key=natural)), MOST_NAMED)
     hint = f"make room for the changes of {named} first: that would take what is free"
     refused = [
@@ -162,78 +170,85 @@ def _goes_on(state: State, decision: TaskDecision) -> bool:
     return runs and not decision.incomplete
 
 
-def _judge(asked: PlanRequest, stuck: frozenset[str], spared: frozenset[str]) -> tuple[Decisions, Placed]:
-    """Decide, with the `stuck` tasks where they are, and the `spared` nodes as they are though idle."""
-    desired, state = asked.desired, asked.state
-    decisions = task_decisions.decide_tasks(desired, state, asked.requested, asked.now)
-    for name in stuck:
+def _judge(
+    request: PlanRequest, kept_running: frozenset[str], kept_nodes: frozenset[str]
+) -> tuple[Decisions, Placed]:
+    """Decide. The tasks `kept_running` stay where they are, and `kept_nodes` stay as they are though idle."""
+    desired, state = request.desired, request.state
+    decisions = task_decisions.decide_tasks(desired, state, request.requested, request.now)
+    for name in kept_running:
         decisions[name].course = Course.KEPT
-    pinned = _held(state, stuck)
+    pinned = _held(state, kept_running)
     volumes, errors = volume_decisions.decide_volumes(
-        desired, state, asked.inventory, destroy=asked.destroy, pinned=pinned, requested=asked.requested
+        desired, state, request.inventory, destroy=request.destroy, pinned=pinned, requested=request.requested
     )
-    fleets, freed = _with_cascades(asked, decisions, volumes, pinned, spared)
+    fleets, freed = _with_cascades(request, decisions, volumes, pinned, kept_nodes)
     twice = _twice(state, decisions)
-    barred = {*twice, *asked.without_tasks}
-    runs = [f for f in decisions.values() if _asks(f) and f.name not in barred]
-    catalog, placed = _placed(asked, runs, fleets, _volumes(state, volumes, freed))
+    barred = {*twice, *request.without_tasks}
+    # Tasks that ask for places: for all of their ranks, or for those that join the others.
+    runs = [
+        f
+        for f in decisions.values()
+        if f.course is Course.RUN or (f.course is Course.RESIZED and f.missing)
+        if f.name not in barred
+    ]
+    catalog, placed = _placed(request, runs, fleets, _volumes(state, volumes, freed))
     # A larger fleet may be what they wait for, and then they take what is shared.
-    outcome = placed.outcome(asked.explained_task, shared=not stuck)
-    waiting = _may_queue(asked, decisions, outcome)
-    outcome, queued = _behind_others(waiting, catalog, outcome, asked.inventory)
-    outcome = until_scheduled(outcome, desired, asked.inventory, asked.now)
+    outcome = placed.outcome(request.explained_task, shared=not kept_running)
+    waiting = _may_queue(request, decisions, outcome)
+    outcome, queued = _behind_others(waiting, catalog, outcome, request.inventory)
+    outcome = until_scheduled(outcome, desired, request.inventory, request.now)
     outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
     volumes = volume_decisions.with_zones(desired, volumes, outcome.zones)
     volumes = with_cleanup(
-        desired, state, volumes, outcome, freed=freed, now=asked.now, waiting_tasks=asked.without_tasks
+        desired, state, volumes, outcome, freed=freed, now=request.now, waiting_tasks=request.without_tasks
     )
-    found = Decisions(
+    outcome_decisions = Decisions(
         fleets=fleets, volumes=volumes, tasks=decisions, outcome=outcome, errors=tuple(errors), queued=queued
     )
-    return found, placed
-
-
-def _asks(decision: TaskDecision) -> bool:
-    """Whether a task asks for places: for all of its ranks, or for those that join the others."""
-    return decision.course is Course.RUN or (decision.course is Course.RESIZED and bool(decision.missing))
+    return outcome_decisions, placed
 
 
 def _with_cascades(
-    asked: PlanRequest,
+    request: PlanRequest,
     decisions: Mapping[str, TaskDecision],
     volumes: Mapping[str, VolumeDecision],
     pinned: frozenset[Address],
-    spared: frozenset[str],
+    kept_nodes: frozenset[str],
 ) -> tuple[Fleets, frozenset[str]]:
     """The fleets, and the ranks whose blocks are freed, once no replacement makes more tasks run anew."""
-    more = _freed(asked.state, decisions)
+    more = _freed(request.state, decisions)
     while True:
         freed = more
         fleets = Fleets(
-            asked.desired,
-            asked.state,
-            asked.inventory,
-            asked.now,
+            request.desired,
+            request.state,
+            request.inventory,
+            request.now,
             freed=freed,
             pinned=pinned,
-            spared=spared,
-            requested=asked.requested,
+            spared=kept_nodes,
+            requested=request.requested,
         )
-        if asked.destroy:
-            _spare_protected(fleets)
-        task_decisions.cascade(decisions, asked.state, _replaced(fleets, volumes))
-        more = _freed(asked.state, decisions)
+        if request.destroy:  # it leaves protected nodes alone, and only forgets adopted ones
+            for decision in fleets.decisions.values():
+                record = decision.record
+                is_adopted = record.node.instance_id is not None
+                spares = not is_adopted and request.desired.protects(str(record.address), record.node)
+                decision.goes, decision.put_off = None if spares else Reason.DESTROY, None
+        task_decisions.cascade(decisions, request.state, _replaced(fleets, volumes))
+        more = _freed(request.state, decisions)
         if more == freed:
             return fleets, freed
 
 
 def _placed(
-    asked: PlanRequest, runs: Sequence[TaskDecision], fleets: Fleets, volumes: Mapping[str, VolumeAt]
+    request: PlanRequest, runs: Sequence[TaskDecision], fleets: Fleets, volumes: Mapping[str, VolumeAt]
 ) -> tuple[Catalog, Placed]:
     """Places for all tasks that have to run. If deleted nodes make room in a fleet, they are placed again."""
     avoiding = {decision.name: decision.avoids for decision in runs if decision.avoids}
     while True:
-        catalog, placed = _placed_once(asked, runs, fleets, volumes, avoiding)
+        catalog, placed = _placed_once(request, runs, fleets, volumes, avoiding)
         launched = Counter(node.fleet for node in placed.finished.launches)
         retired = fleets.retire(placed.used, launched)
         if not fleets.makes_room(retired, launched, placed.refused):
@@ -253,7 +268,7 @@ def avoids_text(nodes: Sequence[str]) -> str:
 
 
 def _placed_once(
-    asked: PlanRequest,
+    request: PlanRequest,
     runs: Sequence[TaskDecision],
     fleets: Fleets,
     volumes: Mapping[str, VolumeAt],
@@ -264,10 +279,10 @@ def _placed_once(
     """
     while True:
         nodes = [avoided_by(decision.planned, avoiding) for decision in fleets.staying()]
-        nodes = _beside(asked.state, nodes, runs)
-        asks = [_ask(asked, decision, avoiding.get(decision.name, ())) for decision in runs]
+        nodes = _beside(request.state, nodes, runs)
+        asks = [_ask(request, decision, avoiding.get(decision.name, ())) for decision in runs]
         catalog = Catalog(asks, nodes, fleets.rules(), volumes)
-        placed = Placed(catalog, asked.effort)
+        placed = Placed(catalog, request.effort)
         refused = [str(job.task.name) for job in placed.found.left if job.task.name in avoiding]
         if not refused:
             return catalog, placed
@@ -284,7 +299,7 @@ def avoided_by(node: Node, avoiding: Mapping[str, Collection[str]]) -> Node:
 
 
 def _beside(state: State, nodes: Sequence[Node], runs: Sequence[TaskDecision]) -> list[Node]:
-    """The nodes, with the tasks that get more ranks and of which one stays there, if that matters."""
+    """The nodes, with the tasks that get more ranks beside one that stays there, if that matters."""
     there: dict[str, set[str]] = {}
     for decision in runs:
         spec = decision.want.spec
@@ -295,20 +310,22 @@ def _beside(state: State, nodes: Sequence[Node], runs: Sequence[TaskDecision]) -
 
 
 def _may_queue(
-    asked: PlanRequest, decisions: Mapping[str, TaskDecision], outcome: PlacementOutcome
+    request: PlanRequest, decisions: Mapping[str, TaskDecision], outcome: PlacementOutcome
 ) -> dict[str, Ask]:
     """The refused tasks that may wait in a queue. A running task goes on instead."""
     refused = (decisions[r.task] for r in outcome.refusals if r.code == "no-capacity")
-    return {f.name: _ask(asked, f, ()) for f in refused if f.want.spec.queue and not _goes_on(asked.state, f)}
+    return {
+        f.name: _ask(request, f, ()) for f in refused if f.want.spec.queue and not _goes_on(request.state, f)
+    }
 
 
-def _ask(asked: PlanRequest, decision: TaskDecision, avoiding: Collection[str]) -> Ask:
+def _ask(request: PlanRequest, decision: TaskDecision, avoiding: Collection[str]) -> Ask:
     """What a task asks for. If it avoids more nodes than it has ranks, more likely the task itself is at
     fault: then nothing is launched to avoid nodes.
     """
-    want = with_node_names(decision.want, asked.desired, asked.state)
+    want = with_node_names(decision.want, request.desired, request.state)
     suspect = bool(avoiding) and len(decision.avoids) > want.spec.nodes
-    prior, reuse = _prior(asked.state, decision), asked.reuse or suspect
+    prior, reuse = _prior(request.state, decision), request.reuse or suspect
     if decision.course is not Course.RESIZED:
         return Ask(want=want, prior=prior, reuse=reuse)
     new = decision.missing
@@ -331,12 +348,14 @@ def _twice(state: State, decisions: Mapping[str, TaskDecision]) -> dict[str, Ref
     out: dict[str, Refusal] = {}
     for name, decision in decisions.items():
         ranks = {r: rank_name(name, r) for r in range(decision.want.spec.nodes)}
-        found = {r: node for r, rank in ranks.items() if (node := strays.get(rank) or unknown.get(rank))}
-        if not found or decision.course is Course.KEPT:
+        nodes_of_ranks = {
+            r: node for r, rank in ranks.items() if (node := strays.get(rank) or unknown.get(rank))
+        }
+        if not nodes_of_ranks or decision.course is Course.KEPT:
             continue
         if decision.course in (Course.COMPLETED, Course.RESIZED) or unknown.keys() & ranks.values():
             decision.course = Course.KEPT
-        out[name] = _refused(name, ranks, found, strays, state)
+        out[name] = _refused(name, ranks, nodes_of_ranks, strays, state)
     return out
 
 
@@ -344,8 +363,8 @@ def _strays(state: State) -> dict[str, str]:
     """Ranks that run and are not recorded, with their nodes."""
     return {
         holder.removesuffix(ORPHAN).removeprefix("rank/"): node
-        for node, held in sorted(state.strays.items())
-        for holder in held.values()
+        for node, holders in sorted(state.strays.items())
+        for holder in holders.values()
         if holder.endswith(ORPHAN)
     }
 
@@ -365,17 +384,17 @@ def _unknown_starts(state: State) -> dict[str, str]:
 
 def _is_out_of_reach(state: State, node: str) -> bool:
     """Whether a node does not answer, and was not given up."""
-    seen, silence = state.readiness.get(node), state.silent.get(node)
-    answers = seen is not None and seen.state in ANSWERS
+    readiness, silence = state.readiness.get(node), state.silent.get(node)
+    answers = readiness is not None and readiness.state in ANSWERS
     given_up = silence is not None and silence.given_up
     return state.get("node", node) is not None and not answers and not given_up
 
 
 def _refused(
-    task: str, ranks: Iterable[int], found: Mapping[int, str], strays: Container[str], state: State
+    task: str, ranks: Iterable[int], nodes_of_ranks: Mapping[int, str], strays: Container[str], state: State
 ) -> Refusal:
-    """`found` is rank → the node on which it runs, or may run."""
-    first, node = next(iter(found.items()))
+    """`nodes_of_ranks` is rank → the node on which it runs, or may run."""
+    first, node = next(iter(nodes_of_ranks.items()))
     rank = f"rank/{rank_name(task, first)}"
     if rank_name(task, first) in strays:
         code = "runs-already"
@@ -388,7 +407,7 @@ def _refused(
         code = "no-capacity"
         what = f"{rank} may run on node/{node}, which does not answer"
         hint = "it is started once that node answers, or was given up after `unreachable_duration`"
-    verdicts = {r: Verdict.CAUSE if r in found else Verdict.NOT_TRIED for r in ranks}
+    verdicts = {r: Verdict.CAUSE if r in nodes_of_ranks else Verdict.NOT_TRIED for r in ranks}
     return Refusal(
         task=task,
         code=code,
@@ -400,29 +419,20 @@ def _refused(
 
 def _held(state: State, tasks: frozenset[str]) -> frozenset[Address]:
     """The nodes and volumes that the ranks of `tasks` hold."""
-    found = (r for r in (*state.of("reservation"), *state.of("attachment")) if r.task in tasks)
-    return frozenset(a for r in found for a in r.needs)
+    records = (r for r in (*state.of("reservation"), *state.of("attachment")) if r.task in tasks)
+    return frozenset(a for r in records for a in r.needs)
 
 
 def _freed(state: State, decisions: Mapping[str, TaskDecision]) -> frozenset[str]:
-    """The ranks whose blocks and volumes are freed: those of tasks that run anew, or are not declared, and
+    """The ranks whose blocks and volumes are freed: those of tasks that start again, or are not declared, and
     those above the `nodes` of their task.
     """
-    kept = {f.name: f for f in decisions.values() if f.course is not Course.RUN}
+    going_on = {f.name: f for f in decisions.values() if f.course is not Course.RUN}
     return frozenset(
         r.address.name
         for r in state.of("reservation")
-        if r.reservation.task not in kept or kept[r.reservation.task].leaves(r.address.name)
+        if r.reservation.task not in going_on or going_on[r.reservation.task].leaves(r.address.name)
     )
-
-
-def _spare_protected(fleets: Fleets) -> None:
-    """`destroy` leaves protected nodes alone, and only forgets adopted ones."""
-    for decision in fleets.decisions.values():
-        record = decision.record
-        theirs = record.node.instance_id is not None
-        spared = not theirs and fleets.desired.protects(str(record.address), record.node)
-        decision.goes, decision.put_off = None if spared else Reason.DESTROY, None
 
 
 def _replaced(fleets: Fleets, volumes: Mapping[str, VolumeDecision]) -> frozenset[Address]:
@@ -471,70 +481,64 @@ def until_scheduled(
         if why_unasked(fleet, inventory):
             hint = f"the nodes of fleet/{name} are known once its cluster is asked"
             hints[str(name), "offers-unknown"] = hint, None
-    refusals = (_not_now(refusal, hints) for refusal in outcome.refusals)
+    refusals: list[Refusal] = []
+    for refusal in outcome.refusals:
+        later = next((later for cause, later in hints.items() if cause in refusal.causes), None)
+        refusals.append(refusal if later is None else refusal.until(*later))
     remedies = (remedy for remedy in outcome.remedies if remedy.fleet not in asleep)
     return replace(outcome, refusals=tuple(refusals), remedies=tuple(remedies))
-
-
-def _not_now(refusal: Refusal, hints: Mapping[tuple[str, str], tuple[str, str | None]]) -> Refusal:
-    """The refusal, or one that holds only for now if one of these causes is among its own."""
-    later = next((later for cause, later in hints.items() if cause in refusal.causes), None)
-    return refusal if later is None else refusal.until(*later)
 
 
 # ---------------------------------------------------------------- behind others, in a cluster's own queue
 
 MOST_STEPS = 8
-"""How many moments are tried to see what is free by then."""
+"""The planner tries at most so many moments, to see what is free then."""
 
 
 def _behind_others(
-    waiting: Mapping[str, Ask],
-    catalog: Catalog,
-    outcome: PlacementOutcome,
-    seen: Inventory,
+    waiting: Mapping[str, Ask], catalog: Catalog, outcome: PlacementOutcome, inventory: Inventory
 ) -> tuple[PlacementOutcome, tuple[Queued, ...]]:
     """The outcome, with places for refused tasks of `waiting` (`queue: true`) that fit once others' jobs have
     ended. Such a task is planned as if the jobs that end first were over.
 
     A task waits for ranks of this project by its `retry`, not here. The cluster decides who comes first.
     """
-    taken = {found.host.name: found.taken for nodes in seen.existing.values() for found in nodes}
-    taken |= seen.taken
+    taken = {
+        partition_node.host.name: partition_node.taken
+        for nodes in inventory.existing.values()
+        for partition_node in nodes
+    }
+    taken |= inventory.taken
     if not waiting or not any(taken.values()):
         return outcome, ()
     rules = {name: rule for name, rule in catalog.fleets.items() if rule.fleet.partition}
     nodes = [node for node in catalog.nodes if node.fleet in rules]
     choices = list(outcome.choices)
     queued: list[Queued] = []
-    left = dict(waiting)
+    open_asks = dict(waiting)
     for moment in _moments(taken.values()):
         then = [_at(node, moment, taken, choices) for node in nodes]
-        trial = Catalog([*left.values()], then, rules, _with_holders(catalog.volumes, choices))
+        trial = Catalog([*open_asks.values()], then, rules, _with_holders(catalog.volumes, choices))
         placed = finish(Search(trial).run().assignment).choices
         on_nodes: dict[str, list[str]] = {}
         for choice in placed:
             on_nodes.setdefault(choice.task, []).append(choice.node)
-            left.pop(choice.task, None)
+            open_asks.pop(choice.task, None)
         choices += placed
         queued += [_queued(task, names, taken) for task, names in on_nodes.items()]
-        if not left:
+        if not open_asks:
             break
-    return _with_places(outcome, choices, queued), tuple(sorted(queued, key=lambda one: natural(one.task)))
-
-
-def _with_places(
-    outcome: PlacementOutcome, choices: Sequence[Choice], queued: Sequence[Queued]
-) -> PlacementOutcome:
-    waits = {one.task for one in queued}
-    refusals = tuple(r for r in outcome.refusals if r.task not in waits)
+    queued.sort(key=lambda one: natural(one.task))
+    queued_tasks = {one.task for one in queued}
+    refusals = tuple(r for r in outcome.refusals if r.task not in queued_tasks)
     remedies = outcome.remedies if refusals else ()
-    return replace(outcome, choices=tuple(choices), refusals=refusals, remedies=remedies)
+    outcome = replace(outcome, choices=tuple(choices), refusals=refusals, remedies=remedies)
+    return outcome, tuple(queued)
 
 
 def _moments(taken: Collection[Sequence[OthersShare]]) -> list[float]:
     """The latest times at which something is given back, earliest first. By the last one everything is."""
-    ends = sorted({one.until for held in taken for one in held if one.until is not None})
+    ends = sorted({one.until for shares in taken for one in shares if one.until is not None})
     step = max(1, -(-len(ends) // (MOST_STEPS - 1)))
     return [*ends[step - 1 :: step], float("inf")]
 
@@ -542,15 +546,15 @@ def _moments(taken: Collection[Sequence[OthersShare]]) -> list[float]:
 def _at(
     node: Node, moment: float, taken: Mapping[str, Sequence[OthersShare]], choices: Sequence[Choice]
 ) -> Node:
-    """A node as it will be when all jobs have ended that have to end by then."""
-    held = {block: holder for block, holder in node.held.items() if holder.startswith("rank/")}
+    """A node as it will be once all jobs have ended whose time is over at that moment."""
+    holders = {block: holder for block, holder in node.held.items() if holder.startswith("rank/")}
     for choice in choices:
         if choice.node == node.name:
-            held |= dict.fromkeys(choice.blocks, f"rank/{rank_name(choice.task, choice.rank)}")
+            holders |= dict.fromkeys(choice.blocks, f"rank/{rank_name(choice.task, choice.rank)}")
     still = [
         one for one in taken.get(node.name, ()) if moment < (float("inf") if one.until is None else one.until)
     ]
-    return replace(node, held={**blocks_of_others(node.shape, node.total, still, held), **held})
+    return replace(node, held={**blocks_of_others(node.shape, node.total, still, holders), **holders})
 
 
 def _with_holders(volumes: Mapping[str, VolumeAt], choices: Sequence[Choice]) -> dict[str, VolumeAt]:

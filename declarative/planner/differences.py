@@ -1,4 +1,4 @@
-"""What a node was made with, and what is declared by now: the values that it gets when it is made anew.
+"""Compares what a node was made with to what is declared now: the values that a replacement would get.
 
 What a change of a field does at once is decided in `fleets`. Here is the rest of what shapes a node: nothing
 is done about it, and the plan shows it, so that no plan says that everything is as declared when it is not.
@@ -166,6 +166,6 @@ def _outside(record: Record, backend: Backend) -> Iterator[tuple[str, Any, Any]]
         yield "zone", node.zone, list(backend.availability_zones)
 
 
-def differing_nodes(found: Iterable[Difference]) -> list[Address]:
+def differing_nodes(differences: Iterable[Difference]) -> list[Address]:
     """The nodes that differ until they are made anew, each once."""
-    return [*dict.fromkeys(Address.parse(item.address) for item in found if not item.replaced)]
+    return [*dict.fromkeys(Address.parse(item.address) for item in differences if not item.replaced)]

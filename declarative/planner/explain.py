@@ -541,7 +541,9 @@ class Explainer:
             closed=decision.node.closed,
             kind=NodeType(*of_node(node)),
             holders=preview.holders,
-            idle_price=None if decision.goes or decision.shared else _idle_price(node, preview),
+            idle_price=None
+            if decision.goes or decision.record.node.is_shared
+            else _idle_price(node, preview),
             looked=looked_at,
             not_asked=not_asked,
         )

@@ -17,10 +17,10 @@ from typing import Any
 
 from declarative.model.codec import to_data
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, ReservationInputs
+from declarative.model.inputs import AttachmentInputs, NodeInputs, OfferKey, RankInputs, ReservationInputs
 from declarative.model.record import struct
 from declarative.model.resource import Offer
-from declarative.model.state import Address, Record, State
+from declarative.model.state import Address, State
 from declarative.model.status import BOOTING, NodeState, Readiness
 from declarative.placement.filters import lacks_hard, lacks_runtime
 from declarative.planner.actions import is_used_up
@@ -88,15 +88,14 @@ def _facts(plan: Plan, state: State, inventory: Inventory, ranks: Iterable[str])
     return Facts(
         nodes={name: inventory.readiness.get(name, unknown).state for name in sorted(working)},
         gone=tuple(sorted(str(a) for a in inventory.gone if a in state.records and a.kind in LOSABLE)),
-        found={str(a): _print(r) for a, r in sorted(inventory.recovered.items())},
+        found={
+            str(address): digest([record.generation, to_data(record.inputs)])
+            for address, record in sorted(inventory.recovered.items())
+        },
         able=_able(plan, known, inventory),
         ranks={name: known.get("reservation", name) is None for name in sorted(ranks)},
         offers=_offers(plan, state, inventory),
     )
-
-
-def _print(record: Record) -> str:
-    return digest([record.generation, to_data(record.inputs)])
 
 
 def _working(plan: Plan, known: State) -> set[str]:
@@ -115,22 +114,18 @@ def _working(plan: Plan, known: State) -> set[str]:
 
 
 def _able(plan: Plan, known: State, inventory: Inventory) -> dict[str, bool]:
-    can = _can(inventory)
+    # Node → what its host supports: as it was looked at for an offer, or as a node.
+    supported = {o.host.name: o.can for offers in inventory.offers.values() for o in offers if o.host}
+    supported |= {name: readiness.can for name, readiness in inventory.readiness.items()}
     places = _places(plan, known)
     out: dict[str, bool] = {}
     for action in plan.of(Op.CREATE, "rank"):
-        asked, node = action.typed, places.get(action.address.name)
-        if node is not None and isinstance(asked, RankInputs) and (asked.isolation or asked.image):
-            has = can.get(node)
-            fits = not lacks_hard(has, asked.isolation) and not lacks_runtime(has, asked.image)
+        rank, node = action.typed, places.get(action.address.name)
+        if node is not None and isinstance(rank, RankInputs) and (rank.isolation or rank.image):
+            has = supported.get(node)
+            fits = not lacks_hard(has, rank.isolation) and not lacks_runtime(has, rank.image)
             out[node] = out.get(node, True) and fits
     return dict(sorted(out.items()))
-
-
-def _can(inventory: Inventory) -> dict[str, frozenset[str] | None]:
-    """Node → what its host supports."""
-    can = {o.host.name: o.can for found in inventory.offers.values() for o in found if o.host}
-    return can | {name: seen.can for name, seen in inventory.readiness.items()}
 
 
 def _places(plan: Plan, known: State) -> dict[str, str]:
@@ -162,41 +157,41 @@ def _beside(plan: Plan, known: State) -> set[str]:
 def _stayed(plan: Plan, known: State) -> set[str]:
     """Ranks that run anew in the place that they hold. The place is given back when the old rank ends."""
     created = [a for a in plan.actions if a.op is Op.CREATE]
-    held = {h for a in created for h in a.holds} - {a.address for a in created}
-    names = {rank_holding(known.records[address]) for address in held & known.records.keys()}
+    kept_addresses = {h for a in created for h in a.holds} - {a.address for a in created}
+    names = {rank_holding(known.records[address]) for address in kept_addresses & known.records.keys()}
     return {name for name in names if name and Address("rank", name) in known.records}
 
 
-def _key(node: NodeInputs) -> tuple[str, str, str | None, str, bool]:
-    """The key by which offers of one backend differ."""
-    return node.backend, node.region, node.effective_zone, node.instance_type, node.spot
+def _key(node: NodeInputs) -> OfferKey:
+    """The offer that a node took."""
+    return OfferKey.of(node)._replace(zone=node.effective_zone)
 
 
 def _offers(plan: Plan, state: State, inventory: Inventory) -> dict[str, OfferFact | None]:
-    made = Counter(_key(a.typed) for a in plan.of(Op.CREATE, "node") if isinstance(a.typed, NodeInputs))
-    if not made:
+    launches = Counter(_key(a.typed) for a in plan.of(Op.CREATE, "node") if isinstance(a.typed, NodeInputs))
+    if not launches:
         return {}
-    counts = made + Counter(key for r in state.of("node") if (key := _key(r.node)) in made)
+    counts = launches + Counter(key for r in state.of("node") if (key := _key(r.node)) in launches)
     there = {
-        (o.backend, o.region, o.zone, o.instance_type, o.spot): o
-        for name in sorted({key[0] for key in counts})
+        OfferKey.of(o): o
+        for name in sorted({key.backend for key in counts})
         for o in reversed(inventory.offers.get(name, ()))  # of two the first holds
     }
     return {_offer_name(key): _offer(there.get(key), counts[key]) for key in sorted(counts, key=_offer_name)}
 
 
-def _offer_name(key: tuple[str, str, str | None, str, bool]) -> str:
-    backend, region, zone, instance_type, spot = key
-    return f"{instance_type} of backend {backend} in {zone or region}" + (" as spot" if spot else "")
+def _offer_name(key: OfferKey) -> str:
+    spot = " as spot" if key.spot else ""
+    return f"{key.instance_type} of backend {key.backend} in {key.zone or key.region}{spot}"
 
 
-def _offer(offer: Offer | None, wanted: int) -> OfferFact | None:
+def _offer(offer: Offer | None, count: int) -> OfferFact | None:
     if offer is None:
         return None
     shape = {k: v for k, v in dataclasses.asdict(offer.shape).items() if v is not None}
     return OfferFact(
         price=offer.price,
-        room=None if offer.limit is None else min(offer.limit, wanted),
+        room=None if offer.limit is None else min(offer.limit, count),
         shape=None if offer.shaped else shape,
     )
 
@@ -278,29 +273,22 @@ def _changed_offers(before: Facts, after: Facts) -> Iterator[Diagnostic]:
             yield Diagnostic(code="plan-offer-changed", summary=summary, hint=AGAIN)
 
 
-def _gone(before: Facts, after: Facts) -> list[Diagnostic]:
-    out = []
+def _gone(before: Facts, after: Facts) -> Iterator[Diagnostic]:
     for address in sorted({*before.gone} ^ {*after.gone}):
-        lost = address in after.gone
-        what = (
-            "is gone since the plan was made"
-            if lost
-            else "was gone when the plan was made, and is there again"
-        )
-        out.append(Diagnostic(code="plan-gone", summary=f"{address} {what}", hint=AGAIN, address=address))
-    return out
+        what = "was gone when the plan was made, and is there again"
+        if address in after.gone:
+            what = "is gone since the plan was made"
+        yield Diagnostic(code="plan-gone", summary=f"{address} {what}", hint=AGAIN, address=address)
 
 
-def _found(before: Facts, after: Facts) -> list[Diagnostic]:
-    out = []
+def _found(before: Facts, after: Facts) -> Iterator[Diagnostic]:
     for address in sorted({*before.found} | {*after.found}):
         was, now = before.found.get(address), after.found.get(address)
         if was != now:
             what = "is found, and the plan does not know of it" if now else "is not there any more"
             summary = f"{address}, of a command that was cut short, {what}"
             hint = f"`fleetform apply` records it; or {AGAIN}"
-            out.append(Diagnostic(code="plan-recovered", summary=summary, hint=hint, address=address))
-    return out
+            yield Diagnostic(code="plan-recovered", summary=summary, hint=hint, address=address)
 
 
 def _rank(name: str, *, freed: bool) -> Diagnostic:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from declarative.model.blocks import split
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
@@ -39,7 +39,7 @@ from declarative.planner.hosts import (
 )
 from declarative.planner.inventory import Inventory
 from declarative.planner.offers import allowed_backends, broken_limit, fleet_offers, unsplittable, why_nothing
-from declarative.planner.plan import Reason, finding
+from declarative.planner.plan import Reason, warning
 
 
 @struct(slots=True)
@@ -67,7 +67,7 @@ class NodeDecision:
     """Why it would go, if this plan did not only end its protection."""
 
     def leave(self, reason: Reason, *because: str, again: bool = False) -> None:
-        """Delete it; with `again` it is made anew."""
+        """Delete it; with `again`, make it again."""
         if self.unprotects:
             self.put_off, self.because = reason, because
             self.after = replace(self.record.node, prevent_destroy=False, protected=False)
@@ -93,14 +93,9 @@ class NodeDecision:
         return not self.node.held and not unknown
 
     @property
-    def shared(self) -> bool:
-        """Whether it is a node of a partition: it exists anyway, and others use it, too."""
-        return self.record.node.is_shared
-
-    @property
     def fresh(self) -> bool:
         """Whether it is a node of a partition that is not recorded yet."""
-        return not self.record.outputs and self.shared
+        return not self.record.outputs and self.record.node.is_shared
 
     @property
     def blocks(self) -> int:
@@ -132,11 +127,6 @@ class NodeDecision:
         """How much its fleet loses with it while it is idle."""
         return usefulness(self.record, self.node.readiness.state)
 
-    @property
-    def declared(self) -> Mapping[str, Any]:
-        """What was declared of its host's shape when it was made."""
-        return shaping(self.record.node.host)
-
     def offer_again(self) -> Offer | None:
         """Its host, as it was when it became a node; None without a host."""
         if self.host is None:
@@ -156,6 +146,12 @@ def least_useful_first(decisions: Iterable[NodeDecision]) -> list[NodeDecision]:
     return sorted(by_number, key=lambda f: (f.usefulness, not f.again))
 
 
+def fixed_changes(record: Record, fleet: Fleet) -> tuple[str, ...]:
+    """The fields of its fleet that cannot change on a node, and differ from those that it was made with."""
+    marks, changeable = fleet_marks(fleet), in_place(Fleet)
+    return tuple(key for key in marks if key not in changeable and getattr(record.node, key) != marks[key])
+
+
 def offer_of(record: Record) -> Offer:
     """A recorded node as the offer that it was."""
     inputs = record.node
@@ -171,7 +167,7 @@ def offer_of(record: Record) -> Offer:
     )
 
 
-def node_of(record: Record, readiness: Readiness, held: Mapping[int, str]) -> Node:
+def node_of(record: Record, readiness: Readiness, holders: Mapping[int, str]) -> Node:
     """A recorded node as placement sees it."""
     offer = offer_of(record)
     return Node(
@@ -186,13 +182,13 @@ def node_of(record: Record, readiness: Readiness, held: Mapping[int, str]) -> No
         price=offer.price,
         spot=offer.spot,
         readiness=readiness,
-        held=held,
+        held=holders,
         most=record.node.max_price if offer.price is None else None,
     )
 
 
 MOST_NAMED = 5
-"""At most so many nodes above a maximum are named."""
+"""A message names at most so many nodes above a maximum."""
 NOT_OBSERVED = Readiness(state=NodeState.UNKNOWN, reason="not observed")
 
 
@@ -235,15 +231,18 @@ class Fleets:
         self.found: dict[tuple[str, str, str], Offer] = {}
         for fleet in desired.fleets.values():
             self._look_at(fleet)
-        held = state.held_blocks()
+        held_blocks = state.held_blocks()
         self.decisions: dict[str, NodeDecision] = {}
         for record in state.of("node"):
-            name, blocks = record.address.name, held.get(record.address.name, {})
+            name, blocks = record.address.name, held_blocks.get(record.address.name, {})
             staying = {b: h for b, h in blocks.items() if h.removeprefix("rank/") not in freed}
             self.decisions[name] = self._decision(record, staying, pinned=record.address in pinned)
         for decision in self.decisions.values():
             self._judge(decision)
-            self._tell_drained(decision)
+            drain = drain_of(decision.record)
+            if drain and not decision.goes:  # in every plan: whoever drained the node may have forgotten
+                hint = f"once it is well: `fleetform undrain {decision.node.name}`"
+                self._note(decision, "drained", f"takes no new work: {drain}", hint)
         self._offer_hosts()
         for fleet in desired.fleets.values():
             self._shrink(fleet)
@@ -254,26 +253,26 @@ class Fleets:
 
     def staying(self, fleet: str | None = None) -> list[NodeDecision]:
         """The decisions of nodes that stay, of all fleets or of one."""
-        found = self.decisions.values() if fleet is None else self.of(fleet)
-        return [f for f in found if not f.goes]
+        decisions = self.decisions.values() if fleet is None else self.of(fleet)
+        return [f for f in decisions if not f.goes]
 
     def _look_at(self, fleet: Fleet) -> None:
         """The offers that a fleet may launch, or its hosts."""
         if not fleet.exists:
-            self.offers[str(fleet.name)], found = fleet_offers(self.desired, fleet, self.inventory)
-            self.diagnostics += found
+            self.offers[str(fleet.name)], errors = fleet_offers(self.desired, fleet, self.inventory)
+            self.diagnostics += errors
         for host in hosts_in(fleet, self.inventory) if fleet.partition else declared_hosts(fleet):
             self.hosts[_key(host)] = host
             offer = observed_offer(self.inventory, host)
             if offer:
                 self.found[_key(host)] = offer
 
-    def _decision(self, record: Record, held: Mapping[int, str], *, pinned: bool) -> NodeDecision:
+    def _decision(self, record: Record, holders: Mapping[int, str], *, pinned: bool) -> NodeDecision:
         """The decision to keep a node as it is, before it is judged."""
-        seen = readiness_of(record, self.inventory.readiness.get(record.address.name, NOT_OBSERVED))
+        readiness = readiness_of(record, self.inventory.readiness.get(record.address.name, NOT_OBSERVED))
         decision = NodeDecision(
             record=record,
-            node=node_of(record, seen, held),
+            node=node_of(record, readiness, holders),
             after=record.node,
             pinned=pinned,
             unprotects=self._unprotects(record),
@@ -295,7 +294,7 @@ class Fleets:
         return not prevents and not self.desired.is_guarded(str(record.address), node)
 
     def _judge(self, decision: NodeDecision) -> None:
-        """Keep it, change it in place, make it anew, or let it go."""
+        """Keep it, change it in place, replace it, or delete it."""
         fleet = self.desired.fleets.get(decision.node.fleet)
         if fleet is None:
             if decision.pinned:
@@ -305,31 +304,24 @@ class Fleets:
             if decision.put_off:
                 why = "its fleet is not declared any more; it is deleted once its protection has ended"
                 decision.node = replace(decision.node, closed=why)
-        elif decision.host is None and self._knows_hosts(fleet):
+        elif decision.host is None and (
+            # Its fleet has hosts, and they are known.
+            fleet.exists and (fleet.partition is None or str(fleet.name) in self.inventory.existing)
+        ):
             self._let_go(decision)
         elif decision.host is None and decision.address in self.requested:
-            self._make_anew(decision)
+            if decision.pinned:
+                hint = "once they have ended, or fit elsewhere, ask again"
+                what = "is not replaced: ranks run on it that have no other place now"
+                self._note(decision, "node-mismatch", what, hint)
+            else:
+                decision.leave(Reason.REQUESTED, again=True)
         elif not self._changed(decision, fleet):
             self._keep(decision, fleet)
 
-    def _knows_hosts(self, fleet: Fleet) -> bool:
-        """Whether a fleet has hosts, and the hosts are known."""
-        return fleet.exists and (fleet.partition is None or str(fleet.name) in self.inventory.existing)
-
-    def _make_anew(self, decision: NodeDecision) -> None:
-        """Make a node anew because that was requested."""
-        if decision.pinned:
-            hint = "once they have ended, or fit elsewhere, ask again"
-            what = "is not replaced: ranks run on it that have no other place now"
-            self._note(decision, "node-mismatch", what, hint)
-        else:
-            decision.leave(Reason.REQUESTED, again=True)
-
     def _changed(self, decision: NodeDecision, fleet: Fleet) -> bool:
-        """Make a node anew if its fleet changed a field that cannot change on a node. Whether it did."""
-        marks = fleet_marks(fleet)
-        fixed = (key for key in marks if key not in in_place(Fleet))
-        changed = tuple(key for key in fixed if getattr(decision.record.node, key) != marks[key])
+        """Replace a node if its fleet changed a field that cannot change on it. Returns whether it did."""
+        changed = fixed_changes(decision.record, fleet)
         if changed and (decision.pinned or decision.waits):
             self._stays(decision, f"its fleet's `{changed[0]}` changed", "replaced")
         elif changed:
@@ -337,10 +329,14 @@ class Fleets:
         return bool(changed)
 
     def _keep(self, decision: NodeDecision, fleet: Fleet) -> None:
-        """Change it in place. If it does not keep the limits any more, make it anew once it is idle."""
-        sick = self._sick(decision)
-        kept = decision.unprotects or self.desired.protects(decision.address, decision.record.node)
-        if sick and not kept:
+        """Change it in place. If it does not keep the limits any more, replace it once it is idle."""
+        sick = None
+        if decision.idle:
+            name = decision.node.name
+            since, silence = self.state.idle_since.get(name), self.inventory.silent.get(name)
+            sick = why_unfit(decision.record, decision.node.readiness, since, self.now, silence)
+        is_protected = decision.unprotects or self.desired.protects(decision.address, decision.record.node)
+        if sick and not is_protected:
             decision.leave(Reason.UNFIT, sick, again=True)
             return
         if sick and decision.node.readiness.state in BOOTING:  # it stays, and is not waited for any more
@@ -359,27 +355,22 @@ class Fleets:
         marks, host = fleet_marks(fleet), decision.host
         # A host's declared shape changes together with its node. If the host was seen not to have that shape,
         # nothing changes: the change would fail.
-        if host and decision.declared == shaping(host.fields) and _key(host) not in self.left_out:
+        declared_before = shaping(decision.record.node.host)
+        if host and declared_before == shaping(host.fields) and _key(host) not in self.left_out:
             marks["host"] = dict(host.fields)
         node = decision.record.node
         guarded = node.instance_id is None and self.desired.is_guarded(decision.address, node)
         decision.after = replace(decision.after, protected=guarded, **marks)
         self._resplit(decision, fleet)
 
-    def _sick(self, decision: NodeDecision) -> str | None:
-        """Why an idle node is made anew although nothing about it changed."""
-        if not decision.idle:
-            return None
-        name = decision.node.name
-        since, silence = self.state.idle_since.get(name), self.inventory.silent.get(name)
-        return why_unfit(decision.record, decision.node.readiness, since, self.now, silence)
-
     def _misfit(self, decision: NodeDecision, fleet: Fleet) -> _Misfit | None:
         """The limit that a node does not keep, or the field that others changed for good."""
         off = self._off(decision, fleet)
         if off:
             return _Misfit(Reason.MISMATCH, off, f"it does not keep the fleet's `{off}` any more")
-        offer = self._found_of(decision) if decision.node.readiness.reshaped else None
+        reshaped = decision.host if decision.node.readiness.reshaped else None
+        # The host as it was looked at now; None if it was not, or is not ready.
+        offer = self.found.get(_key(reshaped)) if reshaped else None
         if offer and offer.shape.gpus >= decision.node.shape.gpus:  # with fewer, a person decides
             has, recorded = offer.shape.gpus, decision.node.shape.gpus
             why = f"its host has {has} GPUs now, not the {recorded} that are recorded of it"
@@ -388,15 +379,11 @@ class Fleets:
         other = min(altered.keys() - {TAGS, ANOTHERS, IMAGE}, default=None)
         return _Misfit(Reason.DRIFT, other, f"somebody else changed its `{other}`") if other else None
 
-    def _found_of(self, decision: NodeDecision) -> Offer | None:
-        """The host of a node as it was looked at now; None if it was not, or is not ready."""
-        return self.found.get(_key(decision.host)) if decision.host else None
-
     def _off(self, decision: NodeDecision, fleet: Fleet) -> str | None:
         """The limit that a node does not keep. For a host, only its declared shape may differ."""
         host = decision.host
         if host is not None:
-            anew = decision.declared != shaping(host.fields) and _key(host) in self.found
+            anew = shaping(decision.record.node.host) != shaping(host.fields) and _key(host) in self.found
             return "ssh_config" if anew else None
         most = decision.record.node.max_price
         if most is not None and fleet.max_price is not None and most > fleet.max_price:
@@ -415,11 +402,11 @@ class Fleets:
             hint = f"it is deleted once it answers; if it is lost: `fleetform state rm {decision.address}`"
             self._note(decision, "host-not-ready", what, hint)
         else:
-            host_field = "partition" if decision.shared else "ssh_config"
+            host_field = "partition" if decision.record.node.is_shared else "ssh_config"
             decision.leave(Reason.REMOVED, "instance_ids" if adopted else host_field)
 
     def _offer_hosts(self) -> None:
-        """Give fleets their hosts that are not nodes yet, or whose nodes are made anew."""
+        """Offer fleets their hosts that are not nodes yet, or whose nodes are replaced."""
         offers = dict(self.found)
         for decision in self.decisions.values():
             if decision.again and decision.host and (offer := decision.offer_again()):
@@ -429,7 +416,14 @@ class Fleets:
         for fleet in self.desired.fleets.values():
             if fleet.exists:
                 self.offers[str(fleet.name)] = self._host_offers(fleet, free)
-                self._check_split(fleet)
+                # One error for each shape of a partition's nodes that cannot be split as the fleet says.
+                nodes = self.inventory.existing.get(str(fleet.name), ())
+                for shape in dict.fromkeys(node.shape for node in nodes):
+                    if split(shape, fleet.blocks.number) is None:
+                        what = f"a node of the partition with {shape.cpu} CPUs and {shape.gpus} GPUs"
+                        self.diagnostics.append(
+                            unsplittable(self.desired, fleet, what, shape, blocks=fleet.blocks.number)
+                        )
 
     def _host_offers(self, fleet: Fleet, offers: Mapping[tuple[str, str, str], Offer]) -> tuple[Offer, ...]:
         """The offers that are hosts of a fleet and can be split as the fleet says."""
@@ -447,22 +441,6 @@ class Fleets:
             else:
                 out.append(offer)
         return tuple(out)
-
-    def _check_split(self, fleet: Fleet) -> None:
-        """One error for each shape of a partition's nodes that cannot be split as the fleet says."""
-        for shape in dict.fromkeys(f.shape for f in self.inventory.existing.get(str(fleet.name), ())):
-            if split(shape, fleet.blocks.number) is None:
-                what = f"a node of the partition with {shape.cpu} CPUs and {shape.gpus} GPUs"
-                self.diagnostics.append(
-                    unsplittable(self.desired, fleet, what, shape, blocks=fleet.blocks.number)
-                )
-
-    def _tell_drained(self, decision: NodeDecision) -> None:
-        """A warning in every plan: whoever drained the node may have forgotten."""
-        drain = drain_of(decision.record)
-        if drain and not decision.goes:
-            hint = f"once it is well: `fleetform undrain {decision.node.name}`"
-            self._note(decision, "drained", f"takes no new work: {drain}", hint)
 
     def _stays(self, decision: NodeDecision, why: str, then: str) -> None:
         """A node that has to go, but ranks run on it or it waits. It takes no new work, and goes later."""
@@ -509,18 +487,21 @@ class Fleets:
             "outside of its `schedule`" if address in self.desired.asleep else f"above its maximum of {most}"
         )
         names = and_more(sorted((f.address for f in busy), key=natural), MOST_NAMED)
-        held = fleet.prevent_destroy or any(self.desired.is_guarded(f.address, f.record.node) for f in busy)
+        is_protected = fleet.prevent_destroy or any(
+            self.desired.is_guarded(f.address, f.record.node) for f in busy
+        )
         hint = "`fleetform apply` deletes a node above the maximum once it is idle"
-        found = finding(
+        surplus = warning(
             self.desired,
             address,
             "node-mismatch",
-            summary=f"{address} keeps {above} node{'s' if above > 1 else ''} {limit} for now: "
+            f"{address} keeps {above} node{'s' if above > 1 else ''} {limit} for now: "
             f"{names} {'are' if len(busy) > 1 else 'is'} not idle",
-            hint="raise `nodes`, or remove the protection: a protected node is not deleted" if held else hint,
-            severity=Severity.WARNING,
+            "raise `nodes`, or remove the protection: a protected node is not deleted"
+            if is_protected
+            else hint,
         )
-        self.diagnostics.append(found)
+        self.diagnostics.append(surplus)
 
     def rules(self) -> dict[str, FleetRule]:
         """The offers that placement may launch, for each fleet."""
@@ -528,9 +509,9 @@ class Fleets:
 
     def _rule(self, name: str, fleet: Fleet) -> FleetRule:
         nodes, staying = self.of(name), self.staying(name)
-        again = [f for f in nodes if f.again]
-        again.sort(key=lambda f: f.goes is not Reason.REQUESTED)
-        wanted = sum(f.goes is Reason.REQUESTED for f in again)
+        remade = [f for f in nodes if f.again]
+        remade.sort(key=lambda f: f.goes is not Reason.REQUESTED)
+        requested = sum(f.goes is Reason.REQUESTED for f in remade)
         missing = fleet.nodes.target - len(staying) if fleet.nodes else len(self.offers[name])
         occupied = {f.occupies for f in staying}
         return FleetRule(
@@ -538,9 +519,9 @@ class Fleets:
             offers=self.offers[name],
             existing=len(staying),
             shrinks=any(f.goes is Reason.SURPLUS for f in nodes),
-            baseline=max(missing, wanted),
+            baseline=max(missing, requested),
             taken=frozenset(f.node.name for f in nodes if f.ends),
-            free_names=tuple(f.node.name for f in again) if fleet.nodes else (),
+            free_names=tuple(f.node.name for f in remade) if fleet.nodes else (),
             nothing=cache(partial(why_nothing, self.desired, fleet, self.inventory)) if fleet.nodes else None,
             unseen=unknown_offers(fleet, allowed_backends(self.desired, fleet), occupied, self.inventory),
         )
@@ -579,16 +560,14 @@ class Fleets:
             return False
         if any(offer.limit is not None for offers in self.offers.values() for offer in offers):
             return True
-        return any(self._lacks(name, n + launched.get(name, 0), refused) for name, n in retired.items())
-
-    def _lacks(self, name: str, count: int, wanted: int) -> bool:
-        """Whether a fleet with `count` nodes beside those that stay cannot launch all that are wanted."""
-        fleet = self.desired.fleets[name]
-        staying = len(self.staying(name))
-        most = fleet.nodes.max if fleet.nodes else None
-        if most is not None and most - staying - count < wanted:
-            return True
-        return fleet.placement is Placement.CLUSTER and not staying
+        for name, count in retired.items():
+            fleet, staying = self.desired.fleets[name], len(self.staying(name))
+            most = fleet.nodes.max if fleet.nodes else None
+            if most is not None and most - staying - count - launched.get(name, 0) < refused:
+                return True
+            if fleet.placement is Placement.CLUSTER and not staying:
+                return True
+        return False
 
     def _idle_for(self, decision: NodeDecision) -> float:
         """Seconds since its last rank ended and its `idle_duration` was recorded; 0 for one whose ranks end

@@ -78,20 +78,20 @@ def node_hint(state: NodeState) -> str:
 
 
 def node_health(
-    seen: Iterable[tuple[str, Readiness]], silent: Mapping[str, Silence], now: float
+    readiness_of_nodes: Iterable[tuple[str, Readiness]], silent: Mapping[str, Silence], now: float
 ) -> tuple[Health, ...]:
     """The health of nodes that stay, by their last readiness, and what follows if they do not answer."""
     return tuple(
         Health(
             address=f"node/{name}",
-            state=found.state.value,
-            detail=silence_text(silent[name], now) if name in silent else found.reason or NO_REASON,
+            state=readiness.state.value,
+            detail=silence_text(silent[name], now) if name in silent else readiness.reason or NO_REASON,
             since=silent[name].since if name in silent else None,
             until=silent[name].until if name in silent else None,
-            hint=node_hint(found.state),
+            hint=node_hint(readiness.state),
         )
-        for name, found in sorted(seen, key=lambda item: natural(item[0]))
-        if found.state in SICK
+        for name, readiness in sorted(readiness_of_nodes, key=lambda item: natural(item[0]))
+        if readiness.state in SICK
     )
 
 
@@ -141,25 +141,25 @@ def silences(
     `limits` is fleet → seconds after which its nodes are given up, None for never.
     """
     nodes = {r.address.name: r for r in state.of("node") if r.address.name in readiness}
-    found = {
-        name: _silence(record, seen, limits.get(record.node.fleet, LIMIT), now)
+    silences_of = {
+        name: _silence(record, observed, limits.get(record.node.fleet, LIMIT), now)
         for name, record in nodes.items()
-        if (seen := readiness[name]).state is NodeState.UNREACHABLE
+        if (observed := readiness[name]).state is NodeState.UNREACHABLE
     }
-    silent = _SilentNodes(nodes, readiness, found, now)
-    return {name: silent.judged(name) for name in found}
+    silent = _SilentNodes(nodes, readiness, silences_of, now)
+    return {name: silent.judged(name) for name in silences_of}
 
 
-def _silence(record: Record, seen: Readiness, limit: float | None, now: float) -> Silence:
+def _silence(record: Record, observed: Readiness, limit: float | None, now: float) -> Silence:
     """When a node stopped answering, and until when it is waited for. A limit that became shorter since
     counts from the apply that recorded it: what was recorded before holds in this one.
     """
     known = silent_since(record)
-    since = known if known is not None else min(now, seen.observed_at or now)
+    since = known if known is not None else min(now, observed.observed_at or now)
     start, before = since, limit
     if known is not None and (recorded := record.silent_limit):
         start, before = max(since, recorded.since), recorded.seconds
-    silence = Silence(since=since, until=None, why=seen.reason, limit=limit, counts_from=start)
+    silence = Silence(since=since, until=None, why=observed.reason, limit=limit, counts_from=start)
     if limit is None:
         return silence
     if limit == before:
@@ -255,23 +255,23 @@ def silence_text(silence: Silence, now: float) -> str:
 
 
 def alone_seconds(node: NodeInputs, rank: RankInputs, limits: Mapping[str, float | None]) -> int | None:
-    """See `Launch`: of a rank that may run again elsewhere while nobody can end it here. `limits` is fleet →
-    seconds after which its nodes are given up.
+    """`Launch.alone_seconds` of a rank that may run again elsewhere while nobody can end it here. `limits` is
+    fleet → seconds after which its nodes are given up.
     """
     limit = limits.get(node.fleet, LIMIT)
     if limit is None or not node.host:
         return None
-    again = RetryEvent.INTERRUPTION in Retry.parse(rank.retry or False).on_events
-    return max(1, int(limit * ALONE)) if again else None
+    runs_again = RetryEvent.INTERRUPTION in Retry.parse(rank.retry or False).on_events
+    return max(1, int(limit * ALONE)) if runs_again else None
 
 
 DRAINED, FAILED, BROKEN, BOOTS, WORKS = range(5)
 
 
 def why_unfit(
-    record: Record, seen: Readiness, idle_since: float | None, now: float, silence: Silence | None = None
+    record: Record, observed: Readiness, idle_since: float | None, now: float, silence: Silence | None = None
 ) -> str | None:
-    """Why an idle node is made anew; None if it is fit, or may still become fit.
+    """Why an idle node is replaced; None if it is fit, or may still become fit.
 
     A node that was ready before is never starting again. An existing host gains nothing from another try.
     """
@@ -280,10 +280,10 @@ def why_unfit(
     if silence and silence.given_up:
         return f"it has not answered for {duration_text(now - silence.since)}"
     late = idle_since is not None and now - idle_since >= START_UP_LIMIT
-    if seen.state is not NodeState.FAILED and not (seen.state in BOOTING and late):
+    if observed.state is not NodeState.FAILED and not (observed.state in BOOTING and late):
         return None
-    why = f": {seen.reason}" if seen.reason else ""
-    if seen.state is NodeState.FAILED:
+    why = f": {observed.reason}" if observed.reason else ""
+    if observed.state is NodeState.FAILED:
         return f"it failed{why}"
     return f"not ready within {START_UP_LIMIT / 60:.0f} minutes{why}"
 

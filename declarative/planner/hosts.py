@@ -85,9 +85,9 @@ def with_node_names(want: TaskWant, desired: Desired, state: State) -> TaskWant:
 
 def _names_by_address(desired: Desired, state: State) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {}
-    found = [(h.name, h.fields.get(key)) for h in hosts_of(desired, state) for key in ADDRESSES]
-    found += [(r.address.name, r.outputs.get(key)) for r in state.of("node") for key in ADDRESSES]
-    for name, address in found:
+    pairs = [(h.name, h.fields.get(key)) for h in hosts_of(desired, state) for key in ADDRESSES]
+    pairs += [(r.address.name, r.outputs.get(key)) for r in state.of("node") for key in ADDRESSES]
+    for name, address in pairs:
         if address:
             names.setdefault(str(address), []).append(name)
     return names
@@ -110,7 +110,7 @@ def declared_hosts(fleet: Fleet) -> tuple[Host, ...]:
     config = fleet.ssh_config
     if config is None:
         ids = enumerate(fleet.instance_ids)
-        return tuple(host(key=made, fields={INSTANCE_ID: made}, index=i) for i, made in ids)
+        return tuple(host(key=instance, fields={INSTANCE_ID: instance}, index=i) for i, instance in ids)
     keyed = enumerate(zip(config.hosts, host_keys(config), strict=True))
     return tuple(
         host(key=key, fields=_fields(config, h), blocks=h.blocks, index=i, topology=tuple(h.topology))
@@ -138,7 +138,7 @@ def backend_of(fleet: Fleet) -> str:
 def _fields(config: SshConfig, host: HostFields) -> dict[str, Any]:
     """The recorded fields of a host. The fleet supplies those that the host leaves out."""
     jump = host.proxy_jump or config.proxy_jump
-    found = {
+    fields = {
         "hostname": host.hostname,
         "port": host.port or config.port,
         "user": host.user or config.user,
@@ -153,7 +153,7 @@ def _fields(config: SshConfig, host: HostFields) -> dict[str, Any]:
         "trust": host.trust,
         "env": dict(host.env),
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in fields.items() if value}
 
 
 WAY = ("hostname", "port", "user", "identity_file", "known_hosts", "host_keys", "proxy_jump")
@@ -175,16 +175,16 @@ def _numbers(declared: Resources | None) -> dict[str, Any]:
     if declared is None:
         return {}
     sizes = {"cpu": declared.cpu, "memory_mib": declared.memory, "disk_mib": declared.disk}
-    found: dict[str, Any] = {key: size.min or None for key, size in sizes.items() if size}
+    numbers: dict[str, Any] = {key: size.min or None for key, size in sizes.items() if size}
     gpu = declared.gpu
     if gpu:
-        found |= {
+        numbers |= {
             "gpus": gpu.count.min,
             "gpu_name": ",".join(gpu.names) or None,
             "gpu_memory_mib": gpu.memory.min if gpu.memory else None,
             "gpu_vendor": gpu.vendor,
         }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in numbers.items() if value is not None}
 
 
 def no_meeting(addresses: Mapping[str, str]) -> str | None:
@@ -217,12 +217,12 @@ def addresses_of(
     names: Iterable[str], records: Mapping[Address, Record], offers: Iterable[Offer]
 ) -> dict[str, str]:
     """Node → address, of those nodes of hosts that are recorded or were looked at."""
-    seen = {o.host.name: o.address for o in offers if o.host and o.address}
+    observed = {o.host.name: o.address for o in offers if o.host and o.address}
     out: dict[str, str] = {}
     for name in names:
         record = records.get(Address("node", name))
         recorded = record.node_address if record and record.node.is_ssh_host else None
-        if address := seen.get(name) or recorded:
+        if address := observed.get(name) or recorded:
             out[name] = address
     return out
 
@@ -295,9 +295,9 @@ def hosts_of_plan(plan: Plan) -> tuple[Host, ...]:
 def observed_offer(inventory: Inventory, host: Host) -> Offer | None:
     """The observed offer of a declared host, with its node's name there."""
     for offer in inventory.offers.get(host.backend, ()):
-        seen = offer.host
-        if seen and (seen.fleet, seen.key) == (host.fleet, host.key):
-            return replace(offer, host=replace(host, name=seen.name))
+        offered_host = offer.host
+        if offered_host and (offered_host.fleet, offered_host.key) == (host.fleet, host.key):
+            return replace(offer, host=replace(host, name=offered_host.name))
     return None
 
 
@@ -312,10 +312,10 @@ def partition_node_names(fleet: str, backend: str, keys: Sequence[str], state: S
     out = {key: name for key in keys if (name := known.get((fleet, backend, key)))}
     for key in keys:
         number = re.search(r"[0-9]{1,9}$", key)
-        wanted = f"{fleet}-{int(number[0])}" if number else None
-        if key not in out and wanted and wanted not in taken:
-            out[key] = wanted
-            taken.add(wanted)
+        own_name = f"{fleet}-{int(number[0])}" if number else None
+        if key not in out and own_name and own_name not in taken:
+            out[key] = own_name
+            taken.add(own_name)
     free = _free_names(fleet, taken)
     for key in keys:
         if key not in out:
@@ -329,30 +329,32 @@ def with_partition_nodes(state: State, desired: Desired, inventory: Inventory) -
     strays: dict[str, Mapping[int, str]] = dict(state.strays)
     for name, nodes in inventory.existing.items():
         fleet = desired.fleets.get(name)
-        for found in nodes if fleet is not None else ():
+        for partition_node in nodes if fleet is not None else ():
             assert fleet is not None
-            record = _new(found, fleet)
+            record = _new(partition_node, fleet)
             if record is None or record.address in records:
                 continue
             records[record.address] = record
-            strays[record.address.name] = blocks_of_others(found.shape, record.node.blocks, found.taken, ())
+            strays[record.address.name] = blocks_of_others(
+                partition_node.shape, record.node.blocks, partition_node.taken, ()
+            )
     return replace(state, records=records, strays=strays)
 
 
-def _new(found: PartitionNode, fleet: Fleet) -> Record | None:
+def _new(partition_node: PartitionNode, fleet: Fleet) -> Record | None:
     """The record of such a node; None if the node cannot be split as the fleet says."""
-    if split(found.shape, fleet.blocks.number) is None:
+    if split(partition_node.shape, fleet.blocks.number) is None:
         return None
-    host = found.host
+    host = partition_node.host
     offer = Offer(
         backend=host.backend,
         region=SLURM,
         instance_type=host.key,
-        shape=found.shape,
-        price=found.price,
+        shape=partition_node.shape,
+        price=partition_node.price,
         limit=1,
         host=host,
-        can=found.readiness.can,
+        can=partition_node.readiness.can,
     )
     inputs = data_of(node_inputs(fleet, offer, None))
     return Record(address=Address("node", host.name), backend=host.backend, inputs=inputs)
@@ -360,4 +362,4 @@ def _new(found: PartitionNode, fleet: Fleet) -> Record | None:
 
 def hosts_in(fleet: Fleet, inventory: Inventory) -> tuple[Host, ...]:
     """The nodes of a fleet's partition, as they were observed."""
-    return tuple(found.host for found in inventory.existing.get(str(fleet.name), ()))
+    return tuple(partition_node.host for partition_node in inventory.existing.get(str(fleet.name), ()))

@@ -88,8 +88,8 @@ class Inventory:
 
     def mendable(self, address: Address) -> tuple[str, ...]:
         """The changes by others that can be put back: tags, unless they say that the thing is another's."""
-        found = self.altered.get(address, {})
-        return (TAGS,) if TAGS in found and ANOTHERS not in found else ()
+        changes = self.altered.get(address, {})
+        return (TAGS,) if TAGS in changes and ANOTHERS not in changes else ()
 
 
 def rank_holding(record: Record) -> str | None:
@@ -126,17 +126,17 @@ def observed_state(state: State, inventory: Inventory) -> State:
     for lost, cause in _lost(state, inventory).items():
         if Address("rank", lost) in records and not (lost in ranks and ranks[lost].state.ended):
             ranks[lost] = RankStatus(state=RankState.LOST, cause=cause)
-    kept = _kept(
+    staying = _kept(
         records,
         {name for name, status in ranks.items() if status.state.ended},
         inventory.gone - inventory.lost,
     )
     return replace(
         state,
-        records=kept,
+        records=staying,
         ranks=ranks,
         readiness={**state.readiness, **inventory.readiness},
-        strays={**inventory.strays, **_others(kept, inventory)},
+        strays={**inventory.strays, **_others(staying, inventory)},
         silent=inventory.silent,
     )
 
@@ -168,23 +168,23 @@ def _kept(
 
 def _others(records: Mapping[Address, Record], inventory: Inventory) -> dict[str, dict[int, str]]:
     """Node → block → its other holder, for nodes that are shared with others."""
-    held: dict[str, set[int]] = {name: {*inventory.strays.get(name, ())} for name in inventory.taken}
-    for record in records.values() if held else ():
-        if record.address.kind == "reservation" and record.reservation.node in held:
-            held[record.reservation.node].update(record.reservation.blocks)
+    our_blocks: dict[str, set[int]] = {name: {*inventory.strays.get(name, ())} for name in inventory.taken}
+    for record in records.values() if our_blocks else ():
+        if record.address.kind == "reservation" and record.reservation.node in our_blocks:
+            our_blocks[record.reservation.node].update(record.reservation.blocks)
     out: dict[str, dict[int, str]] = {}
     for name, taken in inventory.taken.items():
         node = records.get(Address("node", name))
         if node is not None:
-            found = blocks_of_others(node.node.resources, node.node.blocks, taken, held[name])
-            out[name] = {**inventory.strays.get(name, {}), **found}
+            holders = blocks_of_others(node.node.resources, node.node.blocks, taken, our_blocks[name])
+            out[name] = {**inventory.strays.get(name, {}), **holders}
     return out
 
 
 def shown_drift(inventory: Inventory, desired: Desired) -> tuple[Drift, ...]:
     """What differs from what is recorded. A volume that `removed` forgets is meant to stay, and no orphan."""
-    kept = desired.project.removed.keeps
-    return tuple(d for d in inventory.drift if d.change != "orphan" or not kept(d.address))
+    is_forgotten = desired.project.removed.keeps
+    return tuple(d for d in inventory.drift if d.change != "orphan" or not is_forgotten(d.address))
 
 
 def vanished(recorded: State, inventory: Inventory, actions: Iterable[Action] = ()) -> tuple[Address, ...]:
@@ -208,10 +208,10 @@ def vanished(recorded: State, inventory: Inventory, actions: Iterable[Action] = 
             by_backend.setdefault(record.backend or LOCAL, []).append(address)
     forgotten = {action.address for action in actions if action.believes}
     doubtful: list[Address] = []
-    for found in by_backend.values():
-        matters = any(address.kind == "node" or address in forgotten for address in found)
-        if (matters and len(found) > 1) or inventory.unsure & {*found}:
-            doubtful += found
+    for addresses in by_backend.values():
+        matters = any(address.kind == "node" or address in forgotten for address in addresses)
+        if (matters and len(addresses) > 1) or inventory.unsure & {*addresses}:
+            doubtful += addresses
     return tuple(doubtful)
 
 
@@ -221,20 +221,20 @@ def _was_given_up(record: Record) -> bool:
 
 
 def blocks_of_others(
-    shape: Shape, total: int, taken: Iterable[OthersShare], held: Collection[int]
+    shape: Shape, total: int, taken: Iterable[OthersShare], our_blocks: Collection[int]
 ) -> dict[int, str]:
-    """The blocks of a node that others hold, each with its holder, from the last block on; `held` are ours.
+    """The blocks of a node that others hold, each with its holder, from the last block on.
 
     A block counts as busy if others hold any of its CPUs, memory or GPUs: it cannot be given away whole.
     """
     per = share(shape, total, 1)
-    free = [block for block in reversed(range(total)) if block not in held]
+    free = [block for block in reversed(range(total)) if block not in our_blocks]
     out: dict[int, str] = {}
     cpus = memory = gpus = 0
     for one in taken:
         cpus, memory, gpus = cpus + one.cpu, memory + one.memory_mib, gpus + one.gpus
         sums = ((cpus, per.cpu), (memory, per.memory_mib), (gpus, per.gpus))
-        wanted = max(-(-has // each) if each else total if has else 0 for has, each in sums)
-        for block in free[len(out) : wanted]:
+        busy_blocks = max(-(-has // each) if each else total if has else 0 for has, each in sums)
+        for block in free[len(out) : busy_blocks]:
             out[block] = one.holder
     return out

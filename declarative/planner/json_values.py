@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
-from declarative.model.inputs import data_of
+from declarative.model.inputs import OfferKey, data_of
 from declarative.planner.plan import Action, Plan
 from declarative.planner.serves import stand_ins
 
@@ -53,15 +53,7 @@ def fallbacks_data(plan: Plan) -> list[dict[str, Any]]:
             "for": [f"node/{name}" for name in item.names],
             "together": item.together,
             "offers": [
-                {
-                    "backend": offer.backend,
-                    "region": offer.region,
-                    "zone": offer.zone,
-                    "instance_type": offer.instance_type,
-                    "spot": offer.spot,
-                    "price": number(offer.price),
-                }
-                for offer in item.offers
+                {**OfferKey.of(offer)._asdict(), "price": number(offer.price)} for offer in item.offers
             ],
             "hourly_at_most": number(item.at_most),
         }

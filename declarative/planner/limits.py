@@ -1,5 +1,7 @@
-"""Limits. A plan that exceeds one of the project's `limits` gets an error at the line of the limit. The work
-of a plan is limited as well: a stranger's few lines must not eat the machine.
+"""The limits of a plan: the project's `limits`, and the work that planning may take.
+
+A plan that exceeds a limit of the project gets an error at the line of the limit. The work is limited since a
+stranger's few lines of YAML must not use up the machine.
 
 Existing things may exceed a limit that was set later: a plan that does not add to them has no error. An
 unknown price is never taken for 0.
@@ -34,12 +36,12 @@ MOST_NAMED = 5
 def with_limit_errors(plan: Plan, desired: Desired) -> Plan:
     """The plan, with an error for each limit that it breaks, and without fallbacks that would break one."""
     known = {d.address for d in plan.diagnostics if d.code == "protected"}
-    found = [*_beyond_limits(plan, desired), *_guarded(plan, desired, known)]
+    errors = [*_beyond_limits(plan, desired), *_guarded(plan, desired, known)]
     most = _most_hourly(plan, desired)
     if most is not None and plan.preview.fallbacks:
         room = most - _cost_after(plan)[0] + ROUNDING
         plan = replace(plan, preview=replace(plan.preview, fallbacks=affordable(plan, room)))
-    return replace(plan, diagnostics=in_order((*plan.diagnostics, *found))) if found else plan
+    return replace(plan, diagnostics=in_order((*plan.diagnostics, *errors))) if errors else plan
 
 
 def over_limit(plan: Plan, desired: Desired) -> Diagnostic | None:
@@ -65,7 +67,10 @@ def _cost(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
         summary = f"all nodes would cost {cost}; the limit is {most * factor:,.2f}"
         hint = f"declare less, or raise `limits.{name}`"
         most_of_it = largest_shares((n for n in plan.preview.nodes if n.stays), factor)
-        yield _beyond(desired, name, summary, hint, most_of_it, error=_grows(plan, after))
+        # Nodes are made or held, and all of them cost more than before.
+        before = plan.preview.cost.before
+        grows = bool(adding_actions(plan)) and (before is None or after > before + ROUNDING)
+        yield _beyond(desired, name, summary, hint, most_of_it, error=grows)
     elif unknown:
         yield _unpriced(plan, desired, name, unknown)
 
@@ -80,17 +85,11 @@ def _cost_after(plan: Plan) -> tuple[float, list[str]]:
 def adding_actions(plan: Plan) -> list[Action]:
     """The actions that make nodes, or hold more of a partition's nodes."""
     shared = {n.name for n in plan.preview.nodes if n.shared}
-    held = plan.of(Op.CREATE, "reservation") if shared else ()
+    reservations = plan.of(Op.CREATE, "reservation") if shared else ()
     return [
         *plan.of(Op.CREATE, "node"),
-        *(a for a in held if isinstance(a.typed, ReservationInputs) and a.typed.node in shared),
+        *(a for a in reservations if isinstance(a.typed, ReservationInputs) and a.typed.node in shared),
     ]
-
-
-def _grows(plan: Plan, after: float) -> bool:
-    """Whether nodes are made or held, and all of them cost more than before."""
-    before = plan.preview.cost.before
-    return bool(adding_actions(plan)) and (before is None or after > before + ROUNDING)
 
 
 def _unpriced(plan: Plan, desired: Desired, name: str, nodes: Iterable[str]) -> Diagnostic:
@@ -111,8 +110,8 @@ def _spent(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
     if most is None or spent is None:
         return
     hourly, _ = _cost_after(plan)
-    left = max(0.0, HOURS_A_MONTH - spent.hours)
-    if spent.dollars + hourly * left <= most + ROUNDING * HOURS_A_MONTH:
+    hours_left = max(0.0, HOURS_A_MONTH - spent.hours)
+    if spent.dollars + hourly * hours_left <= most + ROUNDING * HOURS_A_MONTH:
         return
     summary = f"what was spent in {spent.month}, and what all nodes would cost in the rest of it, is above "
     summary += f"the limit of {most:,.2f} USD"
@@ -138,12 +137,12 @@ def _nodes(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
 
 def _guarded(plan: Plan, desired: Desired, known: set[str | None]) -> Iterator[Diagnostic]:
     """Errors for things that would be deleted or replaced although `limits.protected` names them."""
-    again = {a.address for a in plan.actions if a.op is Op.CREATE}
+    remade = {a.address for a in plan.actions if a.op is Op.CREATE}
     for action in plan.actions:
         pattern = desired.guard(*_names(action)) if action.op is Op.DELETE and not action.forgets else None
         if pattern is None or str(action.address) in known:
             continue
-        what = "replaced" if action.address in again else "deleted"
+        what = "replaced" if action.address in remade else "deleted"
         index = desired.project.limits.protected.index(pattern)
         yield Diagnostic(
             code="protected",
@@ -156,9 +155,9 @@ def _guarded(plan: Plan, desired: Desired, known: set[str | None]) -> Iterator[D
 
 def _names(action: Action) -> tuple[str, ...]:
     """The names that a pattern may match."""
-    found, address = action.typed, str(action.address)
-    if isinstance(found, NodeInputs):
-        return address, f"fleet/{found.fleet}"
+    inputs, address = action.typed, str(action.address)
+    if isinstance(inputs, NodeInputs):
+        return address, f"fleet/{inputs.fleet}"
     return address, address.rpartition("-")[0]
 
 
@@ -186,11 +185,11 @@ def _most_hourly(plan: Plan, desired: Desired) -> float | None:
 
 
 MOST_PLACES = 200_000
-"""Ranks to place and nodes to place them on, together."""
+"""The most ranks and nodes of a plan, together."""
 
 MOST_ENTRIES = 5_000_000
 MOST_TEXT = 1 << 27
-"""Entries and characters of environment, tags and commands, for all nodes and ranks together."""
+"""The most entries and characters of environment, tags and commands, of all nodes and ranks together."""
 
 MOST_OFFERED = 500_000
 """Offers that are compared with the limits of fleets: each fleet looks at each offer of its backends."""
@@ -253,14 +252,14 @@ def _of_fleets(desired: Desired, inventory: Inventory) -> Counter[str]:
     """The work of fleets: nodes, offers, and the variables and tags of nodes that tasks may launch."""
     out: Counter[str] = Counter()
     units = {name: _text_units(fleet.env, fleet.tags) for name, fleet in desired.fleets.items()}
-    left = sum(want.spec.nodes for want in desired.tasks.values())
+    launchable = sum(want.spec.nodes for want in desired.tasks.values())
     for name in sorted(units, key=lambda name: (-units[name], name)):
         fleet, address = desired.fleets[name], f"fleet/{name}"
         hosts = len(declared_hosts(fleet))
         target = fleet.nodes.target if fleet.nodes else hosts
-        most = left if fleet.nodes is None or fleet.nodes.max is None else fleet.nodes.max - target
-        more = min(left, most) if fleet.nodes else 0
-        left -= more
+        most = launchable if fleet.nodes is None or fleet.nodes.max is None else fleet.nodes.max - target
+        more = min(launchable, most) if fleet.nodes else 0
+        launchable -= more
         offered = sum(len(inventory.offers.get(b, ())) for b in allowed_backends(desired, fleet))
         own = sum(_text_units(host.env, {}) for host in fleet.ssh_config.hosts) if fleet.ssh_config else 0
         out[address] += math.ceil(
@@ -304,12 +303,12 @@ def _networks(desired: Desired, inventory: Inventory) -> int:
     return sum(regions.get(b, 0) for fleet in fleets for b in allowed_backends(desired, fleet))
 
 
-def _too_much_work(desired: Desired, found: Counter[str], most: int) -> Diagnostic | None:
+def _too_much_work(desired: Desired, units_by_address: Counter[str], most: int) -> Diagnostic | None:
     """The refusal of too much work, at the document that costs most of it."""
-    total = found.total()
+    total = units_by_address.total()
     if total <= most:
         return None
-    address, units = max(found.items(), key=lambda item: (item[1], item[0]))
+    address, units = max(units_by_address.items(), key=lambda item: (item[1], item[0]))
     span = desired.places.get(address) or desired.places.get(f"{address}-0")
     return Diagnostic(
         code="too-large",
@@ -338,7 +337,7 @@ def _too_many(what: str, hint: str) -> Diagnostic:
 
 
 def _too_much_text(desired: Desired) -> Diagnostic | None:
-    """The same for variables, tags and commands: the plan repeats them for each node and each rank."""
+    """The refusal of too many variables, tags and commands: the plan repeats them for each node and rank."""
     texts = [(f.nodes.target, *_size(f.env, f.tags)) for f in desired.fleets.values() if f.nodes]
     configs = [f.ssh_config for f in desired.fleets.values() if f.ssh_config]
     texts += [(1, *_size(host.env, {})) for config in configs for host in config.hosts]
@@ -363,8 +362,8 @@ def _size(
 
 
 def _too_many_offers(desired: Desired, inventory: Inventory) -> Diagnostic | None:
-    """The same for offers: a catalog takes a few lines, and is multiplied by regions and fleets."""
-    offers = {name: len(found) for name, found in inventory.offers.items()}
+    """The refusal of too many offers: a catalog takes a few lines, and regions and fleets multiply it."""
+    offers = {name: len(reported) for name, reported in inventory.offers.items()}
     fleets = desired.fleets.values()
     offered = sum(offers.get(b, 0) for fleet in fleets for b in allowed_backends(desired, fleet))
     if offered > MOST_OFFERED:

@@ -1,4 +1,4 @@
-"""`make`: the one function that answers what to do. No clock, no randomness, no I/O."""
+"""Makes the plan: what to do, and all that a plan shows. No clock, no randomness, no I/O."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from declarative.model.status import NodeState, RankState, Silence
 from declarative.placement.problem import Node, Refusal
 from declarative.planner.actions import build_actions
 from declarative.planner.decisions import Decisions, PlanRequest, decide
+from declarative.planner.differences import node_differences
 from declarative.planner.differences import node_differences as differences_of
 from declarative.planner.fallbacks import fallbacks
 from declarative.planner.fleets import Fleets
@@ -28,7 +29,6 @@ from declarative.planner.offers import GpuNode, fleet_shortages, rehearsals, unk
 from declarative.planner.plan import (
     Action,
     Basis,
-    Difference,
     Drift,
     Observed,
     Op,
@@ -38,6 +38,7 @@ from declarative.planner.plan import (
     Scope,
     Unplaced,
     finding,
+    warning,
 )
 from declarative.planner.preview import node_previews, plan_cost, reservations, suggestions
 from declarative.planner.probable_renames import looks_renamed, naming_nothing
@@ -65,7 +66,7 @@ def make_plan(
     max_work: int | None = None,
 ) -> Plan:
     """The plan that makes `desired` true: see `PlanRequest`. Work beyond `max_work` units is refused."""
-    asked = PlanRequest(
+    request = PlanRequest(
         desired=desired,
         recorded=recorded,
         inventory=inventory,
@@ -76,162 +77,150 @@ def make_plan(
         effort=effort,
         without_tasks=without_tasks,
     )
-    return plan_with_decisions(asked, max_work)[0]
+    return plan_with_decisions(request, max_work)[0]
 
 
-def plan_with_decisions(asked: PlanRequest, max_work: int | None = None) -> tuple[Plan, Decisions | None]:
+def plan_with_decisions(request: PlanRequest, max_work: int | None = None) -> tuple[Plan, Decisions | None]:
     """The plan, and the decisions that it came from; there are none if the question is too large."""
-    desired, recorded, inventory, now = asked.desired, asked.recorded, asked.inventory, asked.now
+    desired, recorded, inventory, now = request.desired, request.recorded, request.inventory, request.now
     large = too_large(desired, recorded, inventory, max_work)
     if large:
         return Plan(basis=basis_of(recorded), diagnostics=(large,)), None
-    state, destroy = asked.state, asked.destroy
-    found = decide(asked)
-    fleets, outcome = found.fleets, found.outcome
-    actions = build_actions(recorded, state, found, destroy=destroy)
-    seen = [(decision.node.name, decision.node.readiness) for decision in fleets.staying()]
-    errors = (
-        *found.errors,
+    state, destroy = request.state, request.destroy
+    decisions = decide(request)
+    fleets, outcome = decisions.fleets, decisions.outcome
+    actions = build_actions(recorded, state, decisions, destroy=destroy)
+    staying = [decision.node for decision in fleets.staying()]
+    gpu_nodes = (GpuNode(n.fleet, n.backend, n.shape) for n in (*staying, *outcome.launches))
+    diagnostics = [
+        *located(inventory.diagnostics, desired.places),
+        *contact_notes(desired, state, inventory),
+        *decisions.errors,
         *_node_errors(fleets, destroy=destroy),
         *_put_off(fleets),
         *_lost_files(desired, actions),
         *_left_alone(desired, recorded),
         *_orphans(inventory, actions),
-    )
-    diagnostics = [
-        *located(inventory.diagnostics, desired.places),
-        *contact_notes(desired, state, inventory),
-        *errors,
-        *_remarks(desired, found, inventory),
-        *_no_meetings(desired, found, state, inventory, actions),
+        *fleets.diagnostics,
+        *_unready(fleets, inventory.silent),
+        *_lacking(desired, decisions, inventory),
+        *rehearsals(desired, gpu_nodes, inventory.own_gpus),
+        *unmounted_volumes(desired, decisions.volumes),
+        *_small_disks(desired, outcome.launches),
+        *_later_files(desired, decisions),
+        *_later_starts(desired, decisions),
+        *_no_meetings(desired, decisions, state, inventory, actions),
         *(() if destroy else (*looks_renamed(desired, state), *naming_nothing(desired, recorded))),
     ]
-    once = _once(asked, found)
+    once = _once(request, decisions)
+    kept = (decision for decision in decisions.tasks.values() if decision.course is Course.KEPT)
+    ends = ((decision.name, gang_state(decision.have.values(), state)) for decision in kept)
+    ended = tuple((name, end.value) for name, end in ends if end.ended and end is not RankState.SUCCEEDED)
+    there = [decision for decision in fleets.decisions.values() if not decision.ends]
+    anew = {decision.node.name for decision in there if decision.again}
     plan = Plan(
         basis=basis_of(state),
         actions=actions,
-        reservations=reservations(recorded, state, found),
+        reservations=reservations(recorded, state, decisions),
         unplaced=Unplaced(
             refusals=tuple(
                 replace(r, hint=_to_ask_again(r)) if r.task in once else r for r in outcome.refusals
             ),
             remedies=outcome.remedies,
-            waiting=_waiting(found),
+            waiting=_waiting(decisions),
             once=once,
-            starts=tuple(_unstarted(found)),
+            starts=tuple(_unstarted(decisions)),
             allowed=desired.project.allow_unplaced,
         ),
         observed=Observed(
             drift=shown_drift(inventory, desired),
             vanished=tuple(map(str, vanished(recorded, inventory, actions))),
-            ended=_ended(found, state),
-            unfit=(*node_health(seen, inventory.silent, now), *host_health(inventory.left_out)),
-            differences=() if destroy else _differences(fleets, inventory),
+            ended=ended,
+            unfit=(
+                *node_health(((node.name, node.readiness) for node in staying), inventory.silent, now),
+                *host_health(inventory.left_out),
+            ),
+            differences=()
+            if destroy
+            else node_differences((d.record for d in there), desired, inventory, anew),
         ),
         preview=Preview(
-            nodes=node_previews(state, found),
-            fallbacks=fallbacks(found, state),
-            suggestions=() if destroy else suggestions(state, found),
-            queued=found.queued,
+            nodes=node_previews(state, decisions),
+            fallbacks=fallbacks(decisions, state),
+            suggestions=() if destroy else suggestions(state, decisions),
+            queued=decisions.queued,
             backends=_reached(desired),
-            cost=plan_cost(state, found),
+            cost=plan_cost(state, decisions),
         ),
         diagnostics=in_order(diagnostics),
         contents=losses(desired, state, actions),
     )
-    return plan, found
-
-
-def _differences(fleets: Fleets, inventory: Inventory) -> tuple[Difference, ...]:
-    """What differs of the nodes that stay, and of those that are made anew."""
-    there = [f for f in fleets.decisions.values() if not f.ends]
-    anew = {f.node.name for f in there if f.again}
-    return differences_of((f.record for f in there), fleets.desired, inventory, anew)
+    return plan, decisions
 
 
 def basis_of(state: State) -> Basis:
     """The basis of a plan made from this state."""
-    seen = (state.readiness.get(r.address.name) for r in state.of("node"))
-    oldest = min((s.observed_at for s in seen if s and s.observed_at is not None), default=None)
+    observed = (state.readiness.get(r.address.name) for r in state.of("node"))
+    oldest = min((s.observed_at for s in observed if s and s.observed_at is not None), default=None)
     return Basis(lineage=state.lineage, serial=state.serial, observed_at=oldest)
 
 
-def _remarks(desired: Desired, found: Decisions, inventory: Inventory) -> list[Diagnostic]:
-    """Warnings and errors about fleets, nodes, volumes and tasks."""
-    staying = (decision.node for decision in found.fleets.staying())
-    there = (GpuNode(n.fleet, n.backend, n.shape) for n in (*staying, *found.outcome.launches))
-    return [
-        *found.fleets.diagnostics,
-        *_unready(found.fleets, inventory.silent),
-        *_lacking(desired, found, inventory),
-        *rehearsals(desired, there, inventory.own_gpus),
-        *unmounted_volumes(desired, found.volumes),
-        *_small_disks(desired, found.outcome.launches),
-        *_later_files(desired, found),
-        *_later_starts(desired, found),
-    ]
-
-
 def _no_meetings(
-    desired: Desired, found: Decisions, state: State, inventory: Inventory, actions: Sequence[Action]
+    desired: Desired, decisions: Decisions, state: State, inventory: Inventory, actions: Sequence[Action]
 ) -> Iterator[Diagnostic]:
     """An error for each gang to be started on hosts that would not reach each other by their addresses."""
     started = {a.typed.task for a in actions if a.op is Op.CREATE and isinstance(a.typed, RankInputs)}
     offers = [offer for offers in inventory.offers.values() for offer in offers]
     nodes: dict[str, set[str]] = {}
-    for choice in found.outcome.choices:
+    for choice in decisions.outcome.choices:
         nodes.setdefault(choice.task, set()).add(choice.node)
     for task in sorted(started & nodes.keys()):
         if not knows_siblings(desired.tasks[task].spec):
             continue
         if why := no_meeting(addresses_of(nodes[task], state.records, offers)):
             address = f"task/{task}"
-            yield finding(
-                desired, address, "gang-address", summary=f"{address} cannot run there: {why}", hint=MEET_HINT
-            )
+            yield finding(desired, address, "gang-address", f"{address} cannot run there: {why}", MEET_HINT)
 
 
-def _lacking(desired: Desired, found: Decisions, inventory: Inventory) -> list[Diagnostic]:
+def _lacking(desired: Desired, decisions: Decisions, inventory: Inventory) -> list[Diagnostic]:
     """Fleets that are too small, and unknown regions. A fleet gets one finding at most."""
     errors = ("blocks-do-not-divide", "no-backend")
-    faulty = {d.address for d in found.fleets.diagnostics if d.code in errors}
-    lacking = [d for d in fleet_shortages(desired, found.outcome, inventory) if d.address not in faulty]
+    faulty = {d.address for d in decisions.fleets.diagnostics if d.code in errors}
+    lacking = [d for d in fleet_shortages(desired, decisions.outcome, inventory) if d.address not in faulty]
     small = {d.address for d in lacking}
-    regions = {decision.node.region for decision in found.fleets.decisions.values()}
+    regions = {decision.node.region for decision in decisions.fleets.decisions.values()}
     unknown = unknown_regions(desired, inventory, regions)
     return [*lacking, *(d for d in unknown if d.address not in small)]
 
 
-def _later_files(desired: Desired, found: Decisions) -> Iterator[Diagnostic]:
+def _later_files(desired: Desired, decisions: Decisions) -> Iterator[Diagnostic]:
     """A warning for each task that stays ended although files in its folders changed."""
-    for name, decision in sorted(found.tasks.items()):
+    for name, decision in sorted(decisions.tasks.items()):
         if decision.course is Course.KEPT and decision.files:
             address = f"task/{name}"
             summary = f"{address} has ended and is not run again, although its files changed"
-            yield finding(
+            yield warning(
                 desired,
                 address,
                 "files-changed-later",
-                summary=f"{summary}: {changes_text(decision.files)}",
-                hint=f"to run it with them: `fleetform apply --replace {address}`",
-                severity=Severity.WARNING,
+                f"{summary}: {changes_text(decision.files)}",
+                f"to run it with them: `fleetform apply --replace {address}`",
             )
 
 
-def _later_starts(desired: Desired, found: Decisions) -> Iterator[Diagnostic]:
+def _later_starts(desired: Desired, decisions: Decisions) -> Iterator[Diagnostic]:
     """A warning for each ended task that changed outside of its schedule."""
-    for name, decision in sorted(found.tasks.items()):
+    for name, decision in sorted(decisions.tasks.items()):
         if decision.course is Course.KEPT and decision.want.off and decision.because:
             address = f"task/{name}"
             changed = " and ".join(f"`{field}`" for field in decision.because)
-            yield finding(
+            yield warning(
                 desired,
                 address,
                 "outside-schedule",
-                summary=f"{address} has ended, and runs with the changed {changed} at "
+                f"{address} has ended, and runs with the changed {changed} at "
                 f"{decision.want.starts}: it is outside of its `schedule`",
-                hint="change its `schedule` if it is to run earlier",
-                severity=Severity.WARNING,
+                "change its `schedule` if it is to run earlier",
             )
 
 
@@ -249,9 +238,7 @@ def _small_disks(desired: Desired, launches: Iterable[Node]) -> Iterator[Diagnos
             has = f"{address} launches GPUs with a disk of {size // 1024} GB"
             summary = f"{has}: images of GPU software soon fill it"
             hint = "give its backend more, such as `options: {disk_size: 100}`, or ask for `disk: 100GB..`"
-            yield finding(
-                desired, address, "small-disk", summary=summary, hint=hint, severity=Severity.WARNING
-            )
+            yield warning(desired, address, "small-disk", summary, hint)
 
 
 def _unready(fleets: Fleets, silent: Mapping[str, Silence]) -> list[Diagnostic]:
@@ -262,10 +249,10 @@ def _unready(fleets: Fleets, silent: Mapping[str, Silence]) -> list[Diagnostic]:
     noted = {d.address for d in fleets.diagnostics}
     by_reason: dict[tuple[str, NodeState, str], list[str]] = {}
     for decision in fleets.staying():
-        name, seen = decision.node.name, decision.node.readiness
-        if seen.state in SICK and decision.address not in noted:
-            reason = silence_text(silent[name], fleets.now) if name in silent else seen.reason or ""
-            by_reason.setdefault((decision.node.fleet, seen.state, reason), []).append(name)
+        name, readiness = decision.node.name, decision.node.readiness
+        if readiness.state in SICK and decision.address not in noted:
+            reason = silence_text(silent[name], fleets.now) if name in silent else readiness.reason or ""
+            by_reason.setdefault((decision.node.fleet, readiness.state, reason), []).append(name)
     return [_takes_no_work(*key, names) for key, names in by_reason.items()]
 
 
@@ -282,22 +269,22 @@ def _takes_no_work(fleet: str, state: NodeState, reason: str, names: Sequence[st
     )
 
 
-def _waiting(found: Decisions) -> tuple[str, ...]:
+def _waiting(decisions: Decisions) -> tuple[str, ...]:
     """Tasks that do not fit now, and whose `retry` says to wait or to run again. A task that never fits does
     not wait.
     """
-    refused = (found.tasks[r.task] for r in found.outcome.refusals if r.code == "no-capacity")
+    refused = (decisions.tasks[r.task] for r in decisions.outcome.refusals if r.code == "no-capacity")
     return tuple(f.name for f in refused if f.want.spec.retry.waits or f.reason is Reason.RETRY)
 
 
-def _once(asked: PlanRequest, found: Decisions) -> tuple[str, ...]:
+def _once(request: PlanRequest, found: Decisions) -> tuple[str, ...]:
     """Those of `_waiting` that would stay as they are if `--replace` did not ask for them."""
     decisions = (found.tasks[name] for name in _waiting(found))
     return tuple(
         f.name
         for f in decisions
         if f.reason is Reason.REQUESTED
-        and decide_task(f.want, asked.state, f.have, frozenset(), asked.now).course is Course.KEPT
+        and decide_task(f.want, request.state, f.have, frozenset(), request.now).course is Course.KEPT
     )
 
 
@@ -314,16 +301,16 @@ def _reached(desired: Desired) -> dict[str, dict[str, Any]]:
     out: dict[str, dict[str, Any]] = {}
     for name, backend in sorted(desired.backends.items()):
         values = encode(backend)
-        found = {key: values[key] for key in ("options", *Backend.CLOUD) if values.get(key)}
-        if found:
-            out[name] = {"driver": backend.provider, **found}
+        declared = {key: values[key] for key in ("options", *Backend.CLOUD) if values.get(key)}
+        if declared:
+            out[name] = {"driver": backend.provider, **declared}
     return out
 
 
-def _unstarted(found: Decisions) -> Iterator[Action]:
+def _unstarted(decisions: Decisions) -> Iterator[Action]:
     """The actions of unplaced tasks, to be shown: a later plan or a retry may start them unattended."""
-    for refusal in found.outcome.refusals:
-        decision = found.tasks[refusal.task]
+    for refusal in decisions.outcome.refusals:
+        decision = decisions.tasks[refusal.task]
         old = decision.have.get(0)
         yield Action(
             op=Op.UPDATE if old else Op.CREATE,
@@ -335,15 +322,8 @@ def _unstarted(found: Decisions) -> Iterator[Action]:
         )
 
 
-def _ended(found: Decisions, state: State) -> tuple[tuple[str, str], ...]:
-    """Tasks that failed, were lost or were stopped, and are not run again."""
-    kept = (decision for decision in found.tasks.values() if decision.course is Course.KEPT)
-    ends = ((decision.name, gang_state(decision.have.values(), state)) for decision in kept)
-    return tuple((name, end.value) for name, end in ends if end.ended and end is not RankState.SUCCEEDED)
-
-
 def _left_alone(desired: Desired, recorded: State) -> list[Diagnostic]:
-    """Warnings about records whose document was not used: nobody asked to delete them."""
+    """Warnings about records whose document was skipped: nobody asked to delete them."""
     have = {f"task/{r.rank.task}" for r in recorded.of("rank")}
     have |= {f"fleet/{r.node.fleet}" for r in recorded.of("node")}
     have |= {str(r.address) for r in recorded.of("volume")}
@@ -365,8 +345,8 @@ def _left_alone(desired: Desired, recorded: State) -> list[Diagnostic]:
 def _orphans(inventory: Inventory, actions: Iterable[Action]) -> Iterator[Diagnostic]:
     """Warnings about what would be made and is there, unrecorded: its backend refuses to make it again."""
     orphans = {d.address for d in inventory.drift if d.change == "orphan"}
-    made = (str(a.address) for a in actions if a.op is Op.CREATE) if orphans else ()
-    for address in sorted(orphans.intersection(made)):
+    created = (str(a.address) for a in actions if a.op is Op.CREATE) if orphans else ()
+    for address in sorted(orphans.intersection(created)):
         yield Diagnostic(
             code="orphan-there",
             summary=f"{address} is there, but not recorded: its backend refuses to make it again",
@@ -416,13 +396,12 @@ def _put_off(fleets: Fleets) -> Iterator[Diagnostic]:
             nodes.setdefault(decision.node.fleet, []).append(decision.address)
     for fleet, addresses in nodes.items():
         named = and_more(sorted(addresses, key=natural), MOST_NAMED)
-        yield finding(
+        yield warning(
             fleets.desired,
             f"fleet/{fleet}",
             "protection-ends",
-            summary=f"{named} {'stays' if len(addresses) == 1 else 'stay'} for now: recorded as protected",
-            hint="this plan ends the protection: apply it, then plan again; that plan deletes what has to go",
-            severity=Severity.WARNING,
+            f"{named} {'stays' if len(addresses) == 1 else 'stay'} for now: recorded as protected",
+            "this plan ends the protection: apply it, then plan again; that plan deletes what has to go",
         )
 
 
@@ -458,14 +437,16 @@ def _undeclared(desired: Desired, action: Action) -> bool:
 def make_refresh_plan(desired: Desired, recorded: State, inventory: Inventory, now: float) -> Plan:
     """A plan without actions. `apply` records what it shows; `now` is seconds since the epoch."""
     state = observed_state(recorded, inventory)
-    seen = [(r.address.name, inventory.readiness.get(r.address.name)) for r in state.of("node")]
+    observed = [(r.address.name, inventory.readiness.get(r.address.name)) for r in state.of("node")]
     return Plan(
         basis=basis_of(state),
         observed=Observed(
             drift=(*shown_drift(inventory, desired), *_ended_badly(recorded, state)),
             vanished=tuple(map(str, vanished(recorded, inventory))),
             unfit=(
-                *node_health([(n, found) for n, found in seen if found], inventory.silent, now),
+                *node_health(
+                    [(n, readiness) for n, readiness in observed if readiness], inventory.silent, now
+                ),
                 *host_health(inventory.left_out),
             ),
             differences=differences_of(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from declarative.placement.filters import price_reason
 from declarative.placement.problem import PlacementOutcome
 from declarative.planner.hosts import backend_of
 from declarative.planner.inventory import Inventory
-from declarative.planner.plan import finding
+from declarative.planner.plan import finding, warning
 
 
 def allowed_backends(desired: Desired, fleet: Fleet) -> tuple[str, ...]:
@@ -41,6 +41,7 @@ def broken_limit(fleet: Fleet, backends: tuple[str, ...], offer: Offer) -> str |
 
 def limits_kept(fleet: Fleet, backends: tuple[str, ...], offer: Offer) -> tuple[tuple[str, bool], ...]:
     """Each limit of the fleet, and whether an offer keeps it."""
+    is_cheap = offer.price is None and offer.bids
     spot_ok = {SpotPolicy.ON_DEMAND: not offer.spot, SpotPolicy.SPOT: offer.spot}
     return (
         ("backends", offer.backend in backends),
@@ -48,13 +49,9 @@ def limits_kept(fleet: Fleet, backends: tuple[str, ...], offer: Offer) -> tuple[
         ("availability_zones", not fleet.availability_zones or offer.zone in fleet.availability_zones),
         ("instance_types", not fleet.instance_types or offer.instance_type in fleet.instance_types),
         ("spot_policy", spot_ok.get(fleet.spot_policy, not (offer.spot and fleet.reservation))),
-        ("max_price", _cheap(fleet, offer)),
+        ("max_price", is_cheap or not price_reason(fleet.max_price, offer.price, "the fleet")),
         ("resources", not misfits(fleet.resources, offer.shape)),
     )
-
-
-def _cheap(fleet: Fleet, offer: Offer) -> bool:
-    return (offer.price is None and offer.bids) or not price_reason(fleet.max_price, offer.price, "the fleet")
 
 
 def fleet_offers(
@@ -64,8 +61,8 @@ def fleet_offers(
     backends = allowed_backends(desired, fleet)
     if nowhere := _gpus_nowhere(desired, fleet, backends):
         return (), [nowhere]
-    found = [shaped(offer, fleet.resources) for offer in inventory.launched(backends)]
-    within = [o for o in found if broken_limit(fleet, backends, o) is None]
+    offers = [shaped(offer, fleet.resources) for offer in inventory.launched(backends)]
+    within = [o for o in offers if broken_limit(fleet, backends, o) is None]
     good = [o for o in within if split(o.shape, fleet.blocks.number) is not None]
     out: list[Diagnostic] = []
     if within and not good:
@@ -100,8 +97,8 @@ def _gpus_nowhere(desired: Desired, fleet: Fleet, backends: tuple[str, ...]) -> 
         desired,
         address,
         "no-backend",
-        summary=f"{address} asks for GPUs, and no backend is declared that could launch its nodes",
-        hint="declare a cloud's (`type: backend`), or hosts (`ssh_config`); to rehearse on this machine, "
+        f"{address} asks for GPUs, and no backend is declared that could launch its nodes",
+        "declare a cloud's (`type: backend`), or hosts (`ssh_config`); to rehearse on this machine, "
         "without the GPUs, write `backends: [local]` in the fleet",
     )
 
@@ -138,11 +135,6 @@ def may_rehearse(desired: Desired, state: State) -> bool:
     there = (r.node for r in state.of("node"))
     if any(node.resources.gpus and is_local(desired, node.backend) for node in there):
         return True
-    return _may_get_gpus(desired)
-
-
-def _may_get_gpus(desired: Desired) -> bool:
-    """Whether nodes on this machine may be launched with GPUs."""
     fleets = [f for f in desired.fleets.values() if not f.exists]
     local = {b for f in fleets for b in allowed_backends(desired, f) if is_local(desired, b)}
     if local and any(map(_asks_for_gpus, fleets)):
@@ -181,7 +173,7 @@ def rehearsals(
     for node, lacking in lacking_gpus(desired, nodes, own, together=together):
         if lacking is not False:
             lacks.setdefault(node.fleet, []).append(node)
-    return [_warning(desired, fleet, found, own) for fleet, found in sorted(lacks.items(), key=str)]
+    return [_warning(desired, fleet, gpu_nodes, own) for fleet, gpu_nodes in sorted(lacks.items(), key=str)]
 
 
 def _warning(
@@ -226,114 +218,90 @@ class OfferListing:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def backends_of(desired: Desired, fleet: Fleet | None, asked: OfferQuery) -> tuple[str, ...]:
+def backends_of(desired: Desired, fleet: Fleet | None, query: OfferQuery) -> tuple[str, ...]:
     """The backends to look at: those that launch nodes, limited to the fleet's and to the requested ones."""
     if fleet is not None:
         names = allowed_backends(desired, fleet)
     else:
         names = tuple(n for n, b in desired.backends.items() if b.provider not in EXISTING) or (LOCAL,)
-        names = tuple(dict.fromkeys((*names, *(n for n in asked.backends if n == LOCAL))))
-    return tuple(n for n in names if not asked.backends or n in asked.backends)
+        names = tuple(dict.fromkeys((*names, *(n for n in query.backends if n == LOCAL))))
+    return tuple(n for n in names if not query.backends or n in query.backends)
 
 
 def matching_offers(
-    desired: Desired, fleet: Fleet | None, asked: OfferQuery, inventory: Inventory
+    desired: Desired, fleet: Fleet | None, query: OfferQuery, inventory: Inventory
 ) -> OfferListing:
     """The inventory's offers that match. If none does, a `no-offer` names what excludes them."""
     every = inventory.launched(inventory.offers)
     notes: list[Diagnostic] = []
     if fleet is None:
-        left = [shaped(o, asked.resources) for o in every]
+        offers = [shaped(o, query.resources) for o in every]
     else:
-        found, notes = fleet_offers(desired, fleet, inventory)
-        left = list(found)
+        launchable, notes = fleet_offers(desired, fleet, inventory)
+        offers = list(launchable)
     if notes:
         return OfferListing(offers=(), total=len(every), diagnostics=tuple(notes))
-    if left:
-        left, end, hint = _narrowed(asked, left)
+    backends = backends_of(desired, fleet, query)
+    if offers:
+        offers, (end, hint) = _narrowed(query, offers)
+    elif fleet is not None:
+        end, hint = ruled_out(desired, fleet, inventory, Near())[1]
     else:
-        end, hint = _why_none(desired, fleet, asked, inventory)
-    if not left:
-        notes.append(_none(fleet, end, hint))
-    name = str(fleet.name) if fleet else None
-    seen = (GpuNode(name, o.backend, o.shape) for o in left)
-    notes += rehearsals(desired, seen, inventory.own_gpus, together=False)
-    return OfferListing(
-        offers=tuple(sorted(left, key=cheapest_first)), total=len(every), diagnostics=tuple(notes)
-    )
+        end, hint = nothing_offered(desired, backends, inventory) if backends else ("", "")
+    if not offers:
+        notes.append(
+            Diagnostic(
+                code="no-offer",
+                summary=f"there is no such offer{end}",
+                hint=hint,
+                address=f"fleet/{fleet.name}" if fleet else None,
+                severity=Severity.WARNING,
+            )
+        )
+    nodes = (GpuNode(str(fleet.name) if fleet else None, o.backend, o.shape) for o in offers)
+    notes += rehearsals(desired, nodes, inventory.own_gpus, together=False)
+    offers.sort(key=cheapest_first)
+    return OfferListing(offers=tuple(offers), total=len(every), diagnostics=tuple(notes))
 
 
-def _why_none(desired: Desired, fleet: Fleet | None, asked: OfferQuery, inventory: Inventory) -> Explanation:
-    """Why nothing is offered at all, or nothing to a fleet."""
-    if fleet is not None:
-        return ruled_out(desired, fleet, inventory, Near())[1]
-    backends = backends_of(desired, fleet, asked)
-    return nothing_offered(desired, backends, inventory) if backends else ("", "")
-
-
-def _none(fleet: Fleet | None, end: str, hint: str) -> Diagnostic:
-    return Diagnostic(
-        code="no-offer",
-        summary=f"there is no such offer{end}",
-        hint=hint,
-        address=f"fleet/{fleet.name}" if fleet else None,
-        severity=Severity.WARNING,
-    )
-
-
-_Why = Callable[[OfferQuery, Sequence[Offer]], tuple[str, str]]
-
-
-def _narrowed(asked: OfferQuery, offers: Sequence[Offer]) -> tuple[list[Offer], str, str]:
+def _narrowed(query: OfferQuery, offers: Sequence[Offer]) -> tuple[list[Offer], Explanation]:
     """The offers that match; else the requirement that excludes all, and what to write."""
-    regions = {region.casefold() for region in asked.regions}
-    types = asked.instance_types
-    limits: tuple[tuple[Callable[[Offer], bool], _Why], ...] = (
-        (lambda o: not regions or o.region.casefold() in regions, _no_region),
-        (lambda o: not types or o.instance_type in types, _no_type),
-        (lambda o: not misfits(asked.resources, o.shape), _no_shape),
-        (lambda o: asked.spot in (None, o.spot), _no_market),
-        (lambda o: not price_reason(asked.max_price, o.price, "it"), _no_price),
-    )
-    left = list(offers)
-    for keeps, why in limits:
-        before, left = left, [o for o in left if keeps(o)]
-        if not left:
-            return [], *why(asked, before)
-    return left, "", ""
-
-
-def _no_region(asked: OfferQuery, offers: Sequence[Offer]) -> tuple[str, str]:
-    return ": none is in that region", regions_hint(asked.regions, offers, Near())
-
-
-def _no_type(asked: OfferQuery, offers: Sequence[Offer]) -> tuple[str, str]:
-    hint = names_hint(asked.instance_types, {o.instance_type for o in offers}, Near())
-    return ": none is of that type", hint
-
-
-def _no_shape(asked: OfferQuery, offers: Sequence[Offer]) -> tuple[str, str]:
-    end, hint = nearest(asked.resources, offers)
-    return f": {end}", hint or "ask for less, or for a range: `--cpu 8..`, `--gpu H100:1..8`"
-
-
-def _no_market(asked: OfferQuery, _offers: Sequence[Offer]) -> tuple[str, str]:
-    kind, flag = ("spot", "--spot") if asked.spot else ("on demand", "--on-demand")
-    return f": none of those that fit is {kind}", f"leave `{flag}` out"
-
-
-def _no_price(_asked: OfferQuery, offers: Sequence[Offer]) -> tuple[str, str]:
-    found = cheapest(offers)
-    if found is None:
-        return ": what those that fit cost is not known", "leave `--max-price` out"
-    price, name = found
-    end = f": the cheapest that fits, {name}, costs {price:g} USD an hour"
-    return end, f"write `--max-price {price:g}`"
+    matching = list(offers)
+    if query.regions:
+        regions = {region.casefold() for region in query.regions}
+        matching = [o for o in offers if o.region.casefold() in regions]
+        if not matching:
+            return [], (": none is in that region", regions_hint(query.regions, offers, Near()))
+    if query.instance_types:
+        offers, matching = matching, [o for o in matching if o.instance_type in query.instance_types]
+        if not matching:
+            hint = names_hint(query.instance_types, {o.instance_type for o in offers}, Near())
+            return [], (": none is of that type", hint)
+    offers, matching = matching, [o for o in matching if not misfits(query.resources, o.shape)]
+    if not matching:
+        end, hint_or_none = nearest(query.resources, offers)
+        return [], (
+            f": {end}",
+            hint_or_none or "ask for less, or for a range: `--cpu 8..`, `--gpu H100:1..8`",
+        )
+    matching = [o for o in matching if query.spot in (None, o.spot)]
+    if not matching:
+        kind, flag = ("spot", "--spot") if query.spot else ("on demand", "--on-demand")
+        return [], (f": none of those that fit is {kind}", f"leave `{flag}` out")
+    offers, matching = matching, [o for o in matching if not price_reason(query.max_price, o.price, "it")]
+    if not matching:
+        lowest = cheapest(offers)
+        if lowest is None:
+            return [], (": what those that fit cost is not known", "leave `--max-price` out")
+        price, name = lowest
+        end = f": the cheapest that fits, {name}, costs {price:g} USD an hour"
+        return [], (end, f"write `--max-price {price:g}`")
+    return matching, ("", "")
 
 
 def grouped_by_zone(offers: Iterable[Offer]) -> list[tuple[Offer, tuple[str, ...]]]:
     """Offers that differ only in their zone as one, with all zones; in the order of the first of each."""
-    found: dict[tuple[object, ...], tuple[Offer, list[str]]] = {}
+    groups: dict[tuple[object, ...], tuple[Offer, list[str]]] = {}
     for offer in offers:
         key = (
             offer.backend,
@@ -344,10 +312,10 @@ def grouped_by_zone(offers: Iterable[Offer]) -> list[tuple[Offer, tuple[str, ...
             offer.spot,
             offer.limit,
         )
-        zones = found.setdefault(key, (offer, []))[1]
+        zones = groups.setdefault(key, (offer, []))[1]
         if offer.zone:
             zones.append(offer.zone)
-    return [(offer, tuple(sorted(zones))) for offer, zones in found.values()]
+    return [(offer, tuple(sorted(zones))) for offer, zones in groups.values()]
 
 
 def priced_on(offers: Iterable[Offer]) -> Mapping[str, str]:
@@ -375,7 +343,7 @@ def fleet_shortages(desired: Desired, outcome: PlacementOutcome, inventory: Inve
         address = f"fleet/{name}"
         _, (end, hint) = ruled_out(desired, desired.fleets[name], inventory, near)
         summary = f"no offer for {missing} of the fleet's nodes{end}"
-        out.append(finding(desired, address, "no-offer", summary=summary, hint=hint))
+        out.append(finding(desired, address, "no-offer", summary, hint))
     return out
 
 
@@ -404,28 +372,16 @@ def unknown_regions(desired: Desired, inventory: Inventory, known_of: Iterable[s
     for address, regions, backends in _named_regions(desired):
         if not all(there.get(b) for b in backends):
             continue
-        known = {*known_of}.union(*(there[b] for b in backends), _declared_regions(desired, backends))
+        declared = (desired.backends[name].regions for name in backends if name in desired.backends)
+        known = {*known_of}.union(*(there[b] for b in backends), *(map(str, names) for names in declared))
         same = {region.casefold() for region in known}
         for region in dict.fromkeys(regions):
             if region.casefold() not in same:
                 usual = f"there are {_list(known)}; name it in the `regions` of a backend, or remove it"
                 hint = near(region, known, MISTYPED) or usual
                 summary = f"no backend of {address} has a region `{region}`"
-                out.append(
-                    finding(
-                        desired,
-                        address,
-                        "unknown-region",
-                        summary=summary,
-                        hint=hint,
-                        severity=Severity.WARNING,
-                    )
-                )
+                out.append(warning(desired, address, "unknown-region", summary, hint))
     return out
-
-
-def _declared_regions(desired: Desired, backends: Iterable[str]) -> set[str]:
-    return {str(r) for name in backends if name in desired.backends for r in desired.backends[name].regions}
 
 
 def why_nothing(desired: Desired, fleet: Fleet, inventory: Inventory) -> str:
@@ -434,8 +390,8 @@ def why_nothing(desired: Desired, fleet: Fleet, inventory: Inventory) -> str:
     if not lost:
         return f"no backend offers a node{end}; {hint}"
     total, (limit, count), *others = sum(n for _, n in lost), *reversed(lost)
-    found = ", ".join([f"`{limit}` rules out {count:,}", *(f"`{name}` {n:,}" for name, n in others)])
-    return f"none of {total:,} offers keeps its limits ({found}){end}; {hint}"
+    counts = ", ".join([f"`{limit}` rules out {count:,}", *(f"`{name}` {n:,}" for name, n in others)])
+    return f"none of {total:,} offers keeps its limits ({counts}){end}; {hint}"
 
 
 def ruled_out(
@@ -445,18 +401,18 @@ def ruled_out(
     is left; and why the last one leaves none.
     """
     backends = allowed_backends(desired, fleet)
-    left = [shaped(offer, fleet.resources) for offer in inventory.launched(backends)]
+    remaining = [shaped(offer, fleet.resources) for offer in inventory.launched(backends)]
     lost: list[tuple[str, int]] = []
-    if not left:
+    if not remaining:
         return lost, nothing_offered(desired, backends, inventory)
     for limit in (*_NAMES, "resources", "spot_policy", "max_price"):
-        within = [o for o in left if dict(limits_kept(fleet, backends, o))[limit]]
-        if len(within) < len(left):
-            lost.append((limit, len(left) - len(within)))
+        within = [o for o in remaining if dict(limits_kept(fleet, backends, o))[limit]]
+        if len(within) < len(remaining):
+            lost.append((limit, len(remaining) - len(within)))
         if not within:
             blind = _unread(backends, inventory) if limit in _NAMES else None
-            return lost, blind or _nothing_within(fleet, limit, left, near)
-        left = within
+            return lost, blind or _nothing_within(fleet, limit, remaining, near)
+        remaining = within
     return lost, ("", WIDEN)
 
 
@@ -467,20 +423,21 @@ _NAMES = ("regions", "availability_zones", "instance_types")
 def _nothing_within(fleet: Fleet, limit: str, offers: Sequence[Offer], near: Near) -> Explanation:
     """The end of a summary: none of the offers keeps the limit; and the hint."""
     if limit == "resources":
-        return _nearest(fleet, offers)
+        lack, hint = nearest(fleet.resources, offers)
+        if hint:
+            return f": {lack}", hint
+        end = f": nothing fits its `resources`; {lack}"
+        return end, "widen the fleet's `resources`, or its `backends` and `regions`"
     if limit == "max_price":
         return _dear(offers)
     if limit == "spot_policy":
         kind = "on demand" if offers[0].spot else "spot"
         return f": none of those that fit is {kind}", "change the fleet's `spot_policy`, or widen its limits"
-    asked = [str(word) for word in getattr(fleet, limit)]
+    names = [str(word) for word in getattr(fleet, limit)]
     if limit == "regions":
-        return f": none is in its `{limit}`", regions_hint(asked, offers, near)
-    return f": none is in its `{limit}`", names_hint(asked, {_value_of(o, limit) for o in offers}, near)
-
-
-def _value_of(offer: Offer, limit: str) -> str:
-    return offer.instance_type if limit == "instance_types" else offer.zone or ""
+        return f": none is in its `{limit}`", regions_hint(names, offers, near)
+    known = {o.instance_type if limit == "instance_types" else o.zone or "" for o in offers}
+    return f": none is in its `{limit}`", names_hint(names, known, near)
 
 
 def nothing_offered(desired: Desired, backends: Sequence[str], inventory: Inventory) -> Explanation:
@@ -510,23 +467,23 @@ def _unread(backends: Sequence[str], inventory: Inventory) -> Explanation | None
     return None
 
 
-def regions_hint(asked: Iterable[str], offers: Sequence[Offer], near: Near) -> str:
+def regions_hint(names_asked: Iterable[str], offers: Sequence[Offer], near: Near) -> str:
     """A hint for a mistyped region. Many regions have similar names, so only near ones are suggested."""
     known = {o.region for o in offers}
-    for word in asked:
-        if found := near(word, known, MISTYPED):
-            return found
+    for word in names_asked:
+        if suggestion := near(word, known, MISTYPED):
+            return suggestion
     backends = sorted({o.backend for o in offers})
     names = " and ".join(f"backend {name}" for name in backends)
     verb, their = ("is", "its") if len(backends) == 1 else ("are", "their")
     return f"{names} {verb} used in {_list(known)}: write one of these, or widen {their} `regions`"
 
 
-def names_hint(asked: Iterable[str], known: set[str], near: Near) -> str:
+def names_hint(names: Iterable[str], known: set[str], near: Near) -> str:
     """A hint with the name that may have been meant, or with all names."""
-    for word in asked:
-        if found := near(word, known):
-            return found
+    for word in names:
+        if suggestion := near(word, known):
+            return suggestion
     return f"there are {_list(known)}" if any(known) else WIDEN
 
 
@@ -535,19 +492,11 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
 
 
-def _nearest(fleet: Fleet, offers: Sequence[Offer]) -> Explanation:
-    what, hint = nearest(fleet.resources, offers)
-    if hint:
-        return f": {what}", hint
-    end = f": nothing fits its `resources`; {what}"
-    return end, "widen the fleet's `resources`, or its `backends` and `regions`"
-
-
 def nearest(want: Resources, offers: Sequence[Offer]) -> tuple[str, str | None]:
-    """The offer that lacks least, and what it lacks; a hint if that is a GPU's name."""
+    """What the offer lacks that lacks least; a hint if that is a GPU's name."""
 
-    def key(found: tuple[Offer, tuple[Shortfall, ...]]) -> tuple[object, ...]:
-        offer, lacks = found
+    def key(candidate: tuple[Offer, tuple[Shortfall, ...]]) -> tuple[object, ...]:
+        offer, lacks = candidate
         bare = bool(want.gpu) and not offer.shape.gpus
         return (len(lacks), bare, sum(abs(s.short) for s in lacks), offer.instance_type)
 
@@ -562,11 +511,11 @@ def nearest(want: Resources, offers: Sequence[Offer]) -> tuple[str, str | None]:
 
 
 def _dear(offers: Sequence[Offer]) -> Explanation:
-    found = cheapest(offers)
-    if found is None:
+    lowest = cheapest(offers)
+    if lowest is None:
         hint = "remove `max_price`, or declare prices in the backend's `catalog`"
         return ": what those that fit cost is not known, so none is surely within its `max_price`", hint
-    price, name = found
+    price, name = lowest
     end = f": the cheapest that fits, {name}, costs {price:g} USD an hour, more than its `max_price`"
     return end, f"write `max_price: {price:g}`, or let it have less: `resources`, `instance_types`, `nodes`"
 

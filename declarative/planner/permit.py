@@ -1,7 +1,7 @@
 """The part of a plan that a loop may do without a person: by causes, by budgets, by what is safe.
 
-A group of actions (`partial`) is permitted or held as a whole. What it needs goes with it if that only
-creates or updates: a delete is never permitted by what needs it.
+A group of actions (`plan_part`) is permitted or waits as a whole. What it needs is permitted with it if
+that only creates or updates. A delete is never permitted because something needs it.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ _GRAVITY = (
 
 @struct(frozen=True, slots=True, kw_only=True)
 class WaitingGroup:
-    """Something that is not done now, and why. `until` is when it is tried at the latest."""
+    """A group of actions that is not done now, and why. `until` is the latest time of the next try."""
 
     group: str
     cause: Cause
     why: str
     until: float | None = None
     approval: bool = False
-    """It waits for a person."""
+    """Whether it waits for a person."""
     hint: str = ""
-    """What to write or to run, if `approval` is not all."""
+    """What to write or to run, if an approval is not enough."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
 class EarlierChange:
-    """Something that was permitted earlier."""
+    """A change that was permitted earlier."""
 
     group: str
     cause: str
@@ -82,7 +82,7 @@ class EarlierChange:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class PermitInputs:
-    """What the permission depends on, beside the plan."""
+    """The rules, approvals and earlier changes by which a plan is permitted."""
 
     rules: Reconcile
     now: float
@@ -117,13 +117,13 @@ def causes_of(
     groups: dict[str, list[Action]] = defaultdict(list)
     for action in plan.actions:
         groups[group_of(action)].append(action)
-    found = {group: _cause(group, actions, state, asleep) for group, actions in groups.items()}
-    found |= {group: Cause.REPLACE_LOST for group in lost_groups if found.get(group) is Cause.CREATE}
+    causes = {group: _cause(group, actions, state, asleep) for group, actions in groups.items()}
+    causes |= {group: Cause.REPLACE_LOST for group in lost_groups if causes.get(group) is Cause.CREATE}
     for group, actions in groups.items():  # a cascade has the cause of the replacement that it follows
         if any(a.reason is Reason.CASCADE for a in actions):
             because = {address for action in actions for address in action.because} - {group}
-            found[group] = _gravest({found[b] for b in because if b in found}, Cause.REPLACE)
-    return found
+            causes[group] = _gravest({causes[b] for b in because if b in causes}, Cause.REPLACE)
+    return causes
 
 
 def _gravest(causes: Collection[Cause], otherwise: Cause) -> Cause:
@@ -147,11 +147,11 @@ def _cause(group: str, actions: Sequence[Action], state: State, asleep: Collecti
 
 
 def _cause_of_start(ops: Collection[Op], reasons: Collection[Reason]) -> Cause:
-    """The cause for a task of which nothing is stopped."""
+    """The cause for a task that stops no rank."""
     if all(op is Op.DELETE for op in ops):
         return Cause.IDLE  # only its records are left
-    again = Reason.RETRY in reasons or Reason.INCOMPLETE in reasons
-    return Cause.RETRY if again else Cause.CREATE
+    runs_again = Reason.RETRY in reasons or Reason.INCOMPLETE in reasons
+    return Cause.RETRY if runs_again else Cause.CREATE
 
 
 def _is_scheduled(group: str, first: Action, reasons: Collection[Reason], asleep: Collection[str]) -> bool:
@@ -178,73 +178,77 @@ def components(plan: Plan, groups: Collection[str]) -> list[frozenset[str]]:
                 edges[group].add(need)
                 edges[need].add(group)
     out: list[frozenset[str]] = []
-    seen: set[str] = set()
+    visited: set[str] = set()
     for group in sorted(edges):
-        if group not in seen:
+        if group not in visited:
             members = closure((group,), edges)
-            seen |= members
+            visited |= members
             out.append(frozenset(members))
     return out
 
 
-def permitted_part(plan: Plan, state: State, given: PermitInputs) -> PermittedPart:
+def permitted_part(plan: Plan, state: State, inputs: PermitInputs) -> PermittedPart:
     """The part of the plan that is done now. `state` is the records with what was observed."""
-    causes = causes_of(plan, state, given.asleep, given.lost_groups)
+    causes = causes_of(plan, state, inputs.asleep, inputs.lost_groups)
     needs = needs_of(plan)
     deleted = {group_of(a) for a in plan.actions if a.op is Op.DELETE}
     makes = {g for g, cause in causes.items() if cause is Cause.REPLACE_LOST} - deleted
-    allowed = _allowed(causes, needs, given, makes)
-    held = {g: _not_allowed(g, cause, given.rules) for g, cause in causes.items() if g not in allowed}
+    allowed = _allowed(causes, needs, inputs, makes)
+    waiting = {g: _not_allowed(g, cause, inputs.rules) for g, cause in causes.items() if g not in allowed}
     for group, why, hint in (*_protected(plan, causes), *_maybe_busy(plan, state, causes)):
-        held[group] = WaitingGroup(group=group, cause=causes[group], why=why, hint=hint)
-    found = (_later(group, causes[group], given) for group in allowed - held.keys())
-    held |= {one.group: one for one in found if one}
-    held |= _in_place(plan, state, held, given)
-    held |= _not_needed(plan, causes, needs, held, given.desired)
-    part = without_groups(plan, state, held)
+        waiting[group] = WaitingGroup(group=group, cause=causes[group], why=why, hint=hint)
+    delayed = (_later(group, causes[group], inputs) for group in allowed - waiting.keys())
+    waiting |= {one.group: one for one in delayed if one}
+    waiting |= _in_place(plan, state, waiting, inputs)
+    waiting |= _not_needed(plan, causes, needs, waiting, inputs.desired)
+    part = without_groups(plan, state, waiting)
     for beyond in (_over_budget, _over_limit):
-        held |= beyond(part, state, causes, given)
-        part = without_groups(plan, state, held)
+        waiting |= beyond(part, state, causes, inputs)
+        part = without_groups(plan, state, waiting)
     # A fleet may be replaced by another as its budget permits. A task would run twice.
-    held |= {g: h for g, h in _in_place(plan, state, held, given).items() if not g.startswith("node/")}
-    part = without_groups(plan, state, held)
-    held |= _held_up(part, causes, needs, held)
-    return PermittedPart(plan=part, causes=causes, waiting=tuple(held[g] for g in sorted(held)))
+    waiting |= {g: h for g, h in _in_place(plan, state, waiting, inputs).items() if not g.startswith("node/")}
+    part = without_groups(plan, state, waiting)
+    waiting |= _held_up(part, causes, needs, waiting)
+    return PermittedPart(plan=part, causes=causes, waiting=tuple(waiting[g] for g in sorted(waiting)))
 
 
 def _allowed(
     causes: Mapping[str, Cause],
     needs: Mapping[str, Collection[str]],
-    given: PermitInputs,
+    inputs: PermitInputs,
     makes: Collection[str],
 ) -> set[str]:
     """The groups that are allowed or approved, and what they need if that is harmless. `makes` are the groups
     that make vanished things.
     """
-    allowed = {g for g, cause in causes.items() if cause in given.rules.allow or g in given.approved}
+    allowed = {g for g, cause in causes.items() if cause in inputs.rules.allow or g in inputs.approved}
     return allowed | {n for g in allowed for n in needs[g] if causes[n] in HARMLESS or n in makes}
 
 
 def _in_place(
-    plan: Plan, state: State, held: Mapping[str, WaitingGroup], given: PermitInputs
+    plan: Plan, state: State, waiting: Mapping[str, WaitingGroup], inputs: PermitInputs
 ) -> dict[str, WaitingGroup]:
     """The creations in the place of something whose deletion is held, as after a rename without `moved`: an
     empty volume, a task that would run twice, a fleet that would be paid for twice.
     """
-    made = {group_of(a): owner_of(a) for a in plan.actions if a.op is Op.CREATE}
-    kept = _kept(plan, state, held, given.desired) if made and given.desired else {}
-    made = {group: owner for group, owner in made.items() if group not in held and owner not in kept}
-    found = successors(given.desired, state, kept.keys()) if made and kept and given.desired else {}
+    created = {group_of(a): owner_of(a) for a in plan.actions if a.op is Op.CREATE}
+    staying = _kept(plan, state, waiting, inputs.desired) if created and inputs.desired else {}
+    created = {
+        group: owner for group, owner in created.items() if group not in waiting and owner not in staying
+    }
+    replaced_by = (
+        successors(inputs.desired, state, staying.keys()) if created and staying and inputs.desired else {}
+    )
     out: dict[str, WaitingGroup] = {}
-    for group, owner in made.items():
-        olds = found.get(owner, ())
-        if olds and not (group in given.approved and all(kept[old].approval for old in olds)):
-            out[group] = _replacing(group, owner, olds, kept)
+    for group, owner in created.items():
+        olds = replaced_by.get(owner, ())
+        if olds and not (group in inputs.approved and all(staying[old].approval for old in olds)):
+            out[group] = _replacing(group, owner, olds, staying)
     return out
 
 
 def _kept(
-    plan: Plan, state: State, held: Mapping[str, WaitingGroup], desired: Desired
+    plan: Plan, state: State, waiting: Mapping[str, WaitingGroup], desired: Desired
 ) -> dict[str, WaitingGroup]:
     """What is not deleted now, by `owner_of`, and why: its deletion is held; or it is declared no more, and
     in use, so that only a later plan deletes it.
@@ -253,7 +257,7 @@ def _kept(
     goes: set[str] = set()
     for action in plan.actions:
         if action.op is Op.DELETE:
-            one = None if action.forgets else held.get(group_of(action))
+            one = None if action.forgets else waiting.get(group_of(action))
             goes.add(owner_of(action))
             if one:
                 out.setdefault(owner_of(action), one)
@@ -268,11 +272,13 @@ def _kept(
     return out
 
 
-def _replacing(group: str, owner: str, olds: Sequence[str], kept: Mapping[str, WaitingGroup]) -> WaitingGroup:
-    """The wait of a creation in the place of one of `olds`, which are `kept`."""
+def _replacing(
+    group: str, owner: str, olds: Sequence[str], staying: Mapping[str, WaitingGroup]
+) -> WaitingGroup:
+    """The wait of a creation in the place of one of `olds`, which are `staying`."""
     # If one of them is refused, the creation is refused, too: no approval is enough.
-    old = next((old for old in olds if not kept[old].approval), olds[0])
-    one, named = kept[old], " or ".join(olds[:MOST_NAMED])
+    old = next((old for old in olds if not staying[old].approval), olds[0])
+    one, named = staying[old], " or ".join(olds[:MOST_NAMED])
     who = "which" if one.group == named else f"and {one.group}"
     hint = f"if it was renamed, write {renaming(old, owner)} in the `project` document"
     if owner.startswith("volume/"):
@@ -291,7 +297,7 @@ def _not_needed(
     plan: Plan,
     causes: Mapping[str, Cause],
     needs: Mapping[str, Collection[str]],
-    held: Mapping[str, WaitingGroup],
+    waiting: Mapping[str, WaitingGroup],
     desired: Desired | None,
 ) -> dict[str, WaitingGroup]:
     """The new nodes that only held groups need, if their fleets have enough nodes without them.
@@ -302,16 +308,16 @@ def _not_needed(
     spare = Counter(node.fleet for node in plan.preview.nodes if node.stays)
     for name, fleet in desired.fleets.items() if desired else ():
         spare[name] -= fleet.nodes.target if fleet.nodes else 0
-    going = {need for group in causes.keys() - held.keys() for need in needs[group]}
-    users = {need: group for group in sorted(held, reverse=True) for need in needs[group]}
+    going = {need for group in causes.keys() - waiting.keys() for need in needs[group]}
+    users = {need: group for group in sorted(waiting, reverse=True) for need in needs[group]}
     out: dict[str, WaitingGroup] = {}
-    made = [a for a in plan.of(Op.CREATE, "node") if causes[group_of(a)] is Cause.CREATE]
-    for action in sorted(made, key=lambda a: natural(a.address.name), reverse=True):
+    creations = [a for a in plan.of(Op.CREATE, "node") if causes[group_of(a)] is Cause.CREATE]
+    for action in sorted(creations, key=lambda a: natural(a.address.name), reverse=True):
         group, node = group_of(action), action.typed
-        waits = group in users and group not in going and group not in held
+        waits = group in users and group not in going and group not in waiting
         if waits and isinstance(node, NodeInputs) and spare[node.fleet] > 0:
             spare[node.fleet] -= 1
-            user = held[users[group]]
+            user = waiting[users[group]]
             why = f"is for {user.group}, which {user.why}"
             out[group] = WaitingGroup(
                 group=group, cause=Cause.CREATE, why=why, until=user.until, hint=user.hint
@@ -323,16 +329,16 @@ def _held_up(
     part: Plan,
     causes: Mapping[str, Cause],
     needs: Mapping[str, Collection[str]],
-    held: Mapping[str, WaitingGroup],
+    waiting: Mapping[str, WaitingGroup],
 ) -> dict[str, WaitingGroup]:
     """The groups that are left out because they need a held one."""
     out: dict[str, WaitingGroup] = {}
     going = {group_of(a) for a in part.actions}
-    for group in causes.keys() - going - held.keys():
-        needed = sorted(n for n in needs[group] if n in held)
-        first = held[needed[0]]
+    for group in causes.keys() - going - waiting.keys():
+        needed = sorted(n for n in needs[group] if n in waiting)
+        first = waiting[needed[0]]
         why = f"needs {first.group}, which {first.why}"
-        approval = any(held[n].approval for n in needed)
+        approval = any(waiting[n].approval for n in needed)
         out[group] = WaitingGroup(
             group=group, cause=causes[group], why=why, approval=approval, hint=first.hint
         )
@@ -353,9 +359,9 @@ def by_hand(group: str) -> str:
 
 def _protected(plan: Plan, causes: Mapping[str, Cause]) -> Iterator[tuple[str, str, str]]:
     """The groups that are never touched, whatever is allowed; why, and what to do."""
-    for found in plan.diagnostics:
-        if found.code == "protected" and found.address is not None and found.address in causes:
-            yield found.address, "is protected", found.hint or ""
+    for diagnostic in plan.diagnostics:
+        if diagnostic.code == "protected" and diagnostic.address is not None and diagnostic.address in causes:
+            yield diagnostic.address, "is protected", diagnostic.hint or ""
 
 
 def _maybe_busy(plan: Plan, state: State, causes: Mapping[str, Cause]) -> Iterator[tuple[str, str, str]]:
@@ -369,26 +375,26 @@ def _maybe_busy(plan: Plan, state: State, causes: Mapping[str, Cause]) -> Iterat
             tasks = sorted({rank.rpartition("-")[0] for rank in ranks})
             ends = "to end them: " + " and ".join(f"`fleetform stop {task}`" for task in tasks)
             yield group, "has ranks that are not recorded", ends if tasks else ""
-        seen = state.readiness.get(name)
-        if causes[group] is not Cause.REPLACE_LOST and (seen is None or seen.state in UNFIT):
+        readiness = state.readiness.get(name)
+        if causes[group] is not Cause.REPLACE_LOST and (readiness is None or readiness.state in UNFIT):
             hint = f"it is deleted once it answers; {by_hand(group)}"
             yield group, "does not answer, so it may be busy", hint
 
 
-def _later(group: str, cause: Cause, given: PermitInputs) -> WaitingGroup | None:
-    """The wait of a group that was tried, or made anew, too often."""
-    until, why = given.retry_after.get(group, (given.now, ""))
-    if until > given.now:
+def _later(group: str, cause: Cause, inputs: PermitInputs) -> WaitingGroup | None:
+    """Why a group waits that was tried, or replaced, too often."""
+    until, why = inputs.retry_after.get(group, (inputs.now, ""))
+    if until > inputs.now:
         return WaitingGroup(group=group, cause=cause, why=why, until=until, hint=by_hand(group))
     if cause is Cause.REPLACE_LOST and group.startswith("node/"):
-        times = sorted(d.at for d in given.earlier_changes if (d.group, d.cause) == (group, cause))
-        times = [at for at in times if at > given.now - DAY]
-        most = given.rules.replacements_per_day
+        times = sorted(d.at for d in inputs.earlier_changes if (d.group, d.cause) == (group, cause))
+        times = [at for at in times if at > inputs.now - DAY]
+        most = inputs.rules.replacements_per_day
         if len(times) >= most:
-            again = times[-most] + DAY if most else None
+            next_try = times[-most] + DAY if most else None
             why = f"was replaced {most} times in a day"
             hint = f"raise `replacements_per_day`; {by_hand(group)}"
-            return WaitingGroup(group=group, cause=cause, why=why, until=again, hint=hint)
+            return WaitingGroup(group=group, cause=cause, why=why, until=next_try, hint=hint)
     return None
 
 
@@ -415,10 +421,10 @@ class _Spending:
 
 
 def _over_budget(
-    part: Plan, state: State, causes: Mapping[str, Cause], given: PermitInputs
+    part: Plan, state: State, causes: Mapping[str, Cause], inputs: PermitInputs
 ) -> dict[str, WaitingGroup]:
     """The groups for which a budget has no room, in the order of the plan."""
-    spendings = [_Spending(b, _used(b, given)) for b in given.rules.budgets if b.holds(given.now)]
+    spendings = [_Spending(b, _used(b, inputs)) for b in inputs.rules.budgets if b.holds(inputs.now)]
     out: dict[str, WaitingGroup] = {}
     for group in dict.fromkeys(map(group_of, part.actions)):
         mine = [s for s in spendings if s.budget.counts(causes[group])]
@@ -433,39 +439,39 @@ def _over_budget(
 
 
 def _over_limit(
-    part: Plan, state: State, causes: Mapping[str, Cause], given: PermitInputs
+    part: Plan, state: State, causes: Mapping[str, Cause], inputs: PermitInputs
 ) -> dict[str, WaitingGroup]:
     """The nodes that would exceed a limit of the project, and the tasks on a partition's nodes: the last ones
     by name. What needs each other is done together or not at all.
     """
-    desired = given.desired
-    found = over_limit(part, desired) if desired else None
-    if desired is None or found is None:
+    desired = inputs.desired
+    over = over_limit(part, desired) if desired else None
+    if desired is None or over is None:
         return {}
-    made = {group_of(a) for a in adding_actions(part)}
-    launches = [members & made for members in components(part, causes.keys()) if members & made]
+    adding = {group_of(a) for a in adding_actions(part)}
+    launches = [members & adding for members in components(part, causes.keys()) if members & adding]
 
-    def held(kept: int) -> set[str]:
-        return {group for members in launches[kept:] for group in members}
+    def held(count: int) -> set[str]:
+        return {group for members in launches[count:] for group in members}
 
     most = bisect_left(
         range(1, len(launches) + 1),
         True,
-        key=lambda kept: over_limit(without_groups(part, state, held(kept)), desired) is not None,
+        key=lambda count: over_limit(without_groups(part, state, held(count)), desired) is not None,
     )
-    why = f"would go beyond `limits`: {found.summary}"
-    hint = found.hint or ""
+    why = f"would go beyond `limits`: {over.summary}"
+    hint = over.hint or ""
     return {
         group: WaitingGroup(group=group, cause=causes[group], why=why, hint=hint)
         for group in sorted(held(most))
     }
 
 
-def _used(budget: Budget, given: PermitInputs) -> int:
-    since = given.now - budget.window
+def _used(budget: Budget, inputs: PermitInputs) -> int:
+    since = inputs.now - budget.window
     return sum(
         done.at > since and budget.counts(Cause(done.cause))
-        for done in given.earlier_changes
+        for done in inputs.earlier_changes
         if budget.window and done.cause in _CAUSES and done.group.startswith("node/")
     )
 

@@ -22,7 +22,7 @@ ROUNDING = 1e-6
 
 
 class Op(StrEnum):
-    """What is done to an address; a replacement is a delete and a create."""
+    """What an action does to an address; a replacement is a delete and a create."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -30,7 +30,7 @@ class Op(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why; for people, never decided upon."""
+    """Why an action is done. It is for people: nothing is decided by it."""
 
     NEW = "new"
     ADOPTED = "adopted"
@@ -59,11 +59,16 @@ def adopted_id(inputs: Inputs | None) -> str | None:
 
 
 def finding(
-    desired: Desired, address: str, code: str, *, summary: str, hint: str, severity: Severity = Severity.ERROR
+    desired: Desired, address: str, code: str, summary: str, hint: str, severity: Severity = Severity.ERROR
 ) -> Diagnostic:
     """A diagnostic of something that is declared, with its place."""
     span = desired.places.get(address)
     return Diagnostic(code=code, summary=summary, hint=hint, span=span, address=address, severity=severity)
+
+
+def warning(desired: Desired, address: str, code: str, summary: str, hint: str) -> Diagnostic:
+    """The same as a warning."""
+    return finding(desired, address, code, summary, hint, Severity.WARNING)
 
 
 def _by_kind(action: Mapping[str, Any], data: Any) -> Inputs:
@@ -104,15 +109,15 @@ class Action:
     @property
     def typed(self) -> Inputs:
         """The new inputs, or the old ones for a delete; `isinstance` of it tells the kinds apart."""
-        found = self.before if self.op is Op.DELETE else self.after
-        assert found is not None
-        return found
+        inputs = self.before if self.op is Op.DELETE else self.after
+        assert inputs is not None
+        return inputs
 
     @property
     def task(self) -> str | None:
         """The task of its reservation, attachment or rank."""
-        found = self.typed
-        return None if isinstance(found, NodeInputs | VolumeInputs) else found.task
+        inputs = self.typed
+        return None if isinstance(inputs, NodeInputs | VolumeInputs) else inputs.task
 
     @property
     def id(self) -> str:
@@ -178,7 +183,7 @@ class Drift:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A declared value that a node was not made with: it gets it when it is made anew."""
+    """A declared value that a node was not made with; its replacement gets it."""
 
     address: str
     field: str
@@ -188,7 +193,7 @@ class Difference:
     after: Any
     """The declared value; None if it is not to be had any more. A list for one of several."""
     replaced: bool = False
-    """Whether this plan makes the node anew."""
+    """Whether this plan replaces the node."""
 
 
 def total_price(prices: Iterable[float | None]) -> float | None:
@@ -301,7 +306,7 @@ class Fallback:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Which project a plan is of, so that nobody takes one for another. Only shown: no digest covers it."""
+    """The project of a plan, so that nobody takes one plan for another. Only shown: no digest covers it."""
 
     project: str | None = None
     """Its name, else its folder's."""
@@ -345,7 +350,7 @@ class Unplaced:
 
     @property
     def counted(self) -> tuple[Refusal, ...]:
-        """The refusals that decide the plan's result. A task that waits for a `schedule` is none of them."""
+        """The refusals that decide the plan's result, without tasks that wait for a `schedule`."""
         return () if self.allowed else tuple(r for r in self.refusals if r.starts is None)
 
     @property
@@ -373,7 +378,7 @@ class Observed:
     unfit: tuple[Health, ...] = ()
     """Nodes that stay and take no work, and declared hosts that are no nodes."""
     differences: tuple[Difference, ...] = ()
-    """Declared values that nodes were not made with. Only shown: nothing is made anew for them."""
+    """Declared values that nodes were not made with. Only shown: nothing is replaced for them."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -510,9 +515,9 @@ class Plan:
 
     def only(self, actions: tuple[Action, ...]) -> Plan:
         """The plan with only these actions, and with the fallbacks of the nodes that they make."""
-        made = {a.address.name for a in actions if a.op is Op.CREATE and a.address.kind == "node"}
-        kept = tuple(f for f in self.preview.fallbacks if f.moves_only(made))
-        return replace(self, actions=actions, preview=replace(self.preview, fallbacks=kept))
+        created = {a.address.name for a in actions if a.op is Op.CREATE and a.address.kind == "node"}
+        fallbacks = tuple(f for f in self.preview.fallbacks if f.moves_only(created))
+        return replace(self, actions=actions, preview=replace(self.preview, fallbacks=fallbacks))
 
     def summary(self) -> dict[str, int]:
         """Counts of actions; a replacement counts once, under `replace`."""

@@ -23,10 +23,8 @@ from declarative.planner.plan import (
     Op,
     Part,
     Plan,
-    Preview,
     Reservation,
     ReservationStatus,
-    Unplaced,
     total_price,
 )
 from declarative.planner.preview import held_by
@@ -47,9 +45,9 @@ def part_of_plan(
     aimed = _meant(groups, targets) if targets else {*groups}
     barred = _meant(groups, excludes)
     held_up = closure(barred, _reverse(needs))
-    wanted = closure(aimed, needs) if targets else aimed
+    needed = closure(aimed, needs) if targets else aimed
     # An action that needs something left out is left out, too, even if it is a target.
-    chosen = wanted - held_up
+    chosen = needed - held_up
     tasks = _tasks(plan, targets, excludes)
     # A node that is a target by its own name is launched all the same, and not for its fleet's.
     named = {group for group in groups if any(fnmatchcase(group, pattern) for pattern in targets)}
@@ -59,16 +57,18 @@ def part_of_plan(
         excludes=excludes,
         needed=_sorted(chosen - aimed),
         left_out=_sorted(g for g in groups if g not in chosen),
-        held_up=_sorted((held_up - barred) & wanted),
+        held_up=_sorted((held_up - barred) & needed),
     )
-    found = _only(plan, state, chosen, tasks)
-    return replace(found, scope=replace(plan.scope, part=part))
+    part_plan = _only(plan, state, chosen, tasks)
+    return replace(part_plan, scope=replace(plan.scope, part=part))
 
 
-def part_with_room(plan: Plan, again: Callable[..., Plan], cut: Callable[[Plan], Plan], state: State) -> Plan:
+def part_with_room(
+    plan: Plan, plan_again: Callable[..., Plan], cut: Callable[[Plan], Plan], state: State
+) -> Plan:
     """The part that `cut` makes of a plan. Tasks that are left out take no place from those of the part.
 
-    If a task of the part is refused, this plans `again` without the tasks that are left out and of which
+    If a task of the part is refused, this plans `plan_again` without the tasks that are left out and of which
     nothing is recorded. Otherwise places are those of the whole plan.
     """
     part = cut(plan)
@@ -77,18 +77,18 @@ def part_with_room(plan: Plan, again: Callable[..., Plan], cut: Callable[[Plan],
         return part
     refused = {r.task for r in plan.unplaced.refusals} - {r.task for r in part.unplaced.refusals}
     left_out = {g.removeprefix("task/") for g in first.left_out if g.startswith("task/")}
-    aside = (refused | left_out) - {record.task for record in state.records.values()}
-    if not aside:
+    without_tasks = (refused | left_out) - {record.task for record in state.records.values()}
+    if not without_tasks:
         return part
-    found = cut(again(without_tasks=frozenset(aside)))
-    assert found.scope.part is not None
-    groups = {f"task/{name}" for name in left_out & aside}
+    roomier = cut(plan_again(without_tasks=frozenset(without_tasks)))
+    assert roomier.scope.part is not None
+    groups = {f"task/{name}" for name in left_out & without_tasks}
     both = replace(
-        found.scope.part,
-        left_out=_sorted(groups.union(found.scope.part.left_out)),
-        held_up=_sorted(groups.intersection(first.held_up).union(found.scope.part.held_up)),
+        roomier.scope.part,
+        left_out=_sorted(groups.union(roomier.scope.part.left_out)),
+        held_up=_sorted(groups.intersection(first.held_up).union(roomier.scope.part.held_up)),
     )
-    return replace(found, scope=replace(found.scope, part=both))
+    return replace(roomier, scope=replace(roomier.scope, part=both))
 
 
 def without_groups(plan: Plan, state: State, barred: Iterable[str]) -> Plan:
@@ -105,14 +105,14 @@ def _unused(part: Plan, users: Mapping[str, set[str]], sizes: Mapping[str, int])
     """
     doing = {group_of(action) for action in part.actions}
     replaced = {group_of(action) for action in part.of(Op.DELETE, "node")}
-    made = {group_of(action) for action in part.of(Op.CREATE, "node")} - replaced
+    created = {group_of(action) for action in part.of(Op.CREATE, "node")} - replaced
     spare: dict[str, list[NodePreview]] = defaultdict(list)
     staying: dict[str, int] = defaultdict(int)
     for node in part.preview.nodes:
         staying[node.fleet] += node.stays
         group = f"node/{node.name}"
         asking = users.get(group, set())
-        if group in made and not asking & doing and any(user.startswith("task/") for user in asking):
+        if group in created and not asking & doing and any(user.startswith("task/") for user in asking):
             spare[node.fleet].append(node)
     out: set[str] = set()
     for fleet, nodes in spare.items():
@@ -125,50 +125,39 @@ def _unused(part: Plan, users: Mapping[str, set[str]], sizes: Mapping[str, int])
 def needs_of(plan: Plan) -> dict[str, set[str]]:
     """Group of actions → all groups that it needs, directly or not."""
     needs = _needs(plan.actions, _groups(plan.actions))
-    return {group: closure(found, needs) for group, found in needs.items()}
+    return {group: closure(direct, needs) for group, direct in needs.items()}
 
 
 def _only(plan: Plan, state: State, chosen: Container[str], tasks: frozenset[str]) -> Plan:
     """The plan with the actions of the chosen groups, and what it says of the tasks without a place."""
-    actions = tuple(a for a in plan.actions if group_of(a) in chosen)
+    part = plan.only(tuple(a for a in plan.actions if group_of(a) in chosen))
     reservations = _reservations(plan, state, chosen)
+    nodes = _nodes(plan, state, chosen, reservations)
+    after = total_price(n.cost for n in nodes if n.stays)
+    unplaced = plan.unplaced
     return replace(
-        plan,
-        actions=actions,
+        part,
         reservations=reservations,
-        unplaced=_unplaced(plan.unplaced, tasks),
-        preview=_preview(plan, chosen, _nodes(plan, state, chosen, reservations)),
+        unplaced=replace(
+            unplaced,
+            refusals=tuple(r for r in unplaced.refusals if r.task in tasks),
+            remedies=tuple(r for r in unplaced.remedies if tasks.issuperset(r.tasks)),
+            waiting=tuple(t for t in unplaced.waiting if t in tasks),
+            once=tuple(t for t in unplaced.once if t in tasks),
+            starts=tuple(a for a in unplaced.starts if a.task in tasks),
+        ),
+        preview=replace(
+            part.preview,
+            nodes=nodes,
+            suggestions=(),
+            cost=replace(plan.preview.cost, after=after, bound=None),
+        ),
         diagnostics=tuple(d for d in plan.diagnostics if d.code != "protected" or d.address in chosen),
     )
 
 
-def _preview(plan: Plan, chosen: Container[str], nodes: tuple[NodePreview, ...]) -> Preview:
-    """The preview after the chosen actions only."""
-    made = {a.address.name for a in plan.of(Op.CREATE, "node") if group_of(a) in chosen}
-    after = total_price(n.cost for n in nodes if n.stays)
-    return replace(
-        plan.preview,
-        nodes=nodes,
-        suggestions=(),
-        fallbacks=tuple(f for f in plan.preview.fallbacks if f.moves_only(made)),
-        cost=replace(plan.preview.cost, after=after, bound=None),
-    )
-
-
-def _unplaced(whole: Unplaced, tasks: frozenset[str]) -> Unplaced:
-    """The unplaced part for these tasks."""
-    return replace(
-        whole,
-        refusals=tuple(r for r in whole.refusals if r.task in tasks),
-        remedies=tuple(r for r in whole.remedies if tasks.issuperset(r.tasks)),
-        waiting=tuple(t for t in whole.waiting if t in tasks),
-        once=tuple(t for t in whole.once if t in tasks),
-        starts=tuple(a for a in whole.starts if a.task in tasks),
-    )
-
-
 def possible_targets(plan: Plan, state: State | None = None) -> frozenset[str]:
-    """The possible targets in a plan, and in what is recorded."""
+    """The names that `--target` may give, of a plan and of records."""
     items = (*plan.actions, *(state.records.values() if state else ()))
     tasks = (f"task/{r.task}" for r in plan.unplaced.refusals)
     return frozenset(tasks).union(*map(names_of, items))
@@ -176,11 +165,11 @@ def possible_targets(plan: Plan, state: State | None = None) -> frozenset[str]:
 
 def names_of(item: Action | Record) -> set[str]:
     """The names that mean an action or a record: its own, and those of its task, fleet or volume."""
-    out, found = {str(item.address)}, item.typed
+    out, inputs = {str(item.address)}, item.typed
     if item.task is not None:
         out.add(f"task/{item.task}")
-    if isinstance(found, NodeInputs):
-        out.add(f"fleet/{found.fleet}")
+    if isinstance(inputs, NodeInputs):
+        out.add(f"fleet/{inputs.fleet}")
     base, _, number = item.address.name.rpartition("-")
     if item.address.kind == "volume" and number.isdecimal():
         out.add(f"volume/{base}")
@@ -231,10 +220,10 @@ def _needs(actions: Iterable[Action], groups: Groups) -> dict[str, set[str]]:
     deleted: dict[str, set[str]] = defaultdict(set)
     created: dict[str, set[str]] = defaultdict(set)
     for action in actions:
-        group, found = group_of(action), action.typed
+        group, inputs = group_of(action), action.typed
         out[group].update(n for need in action.needs if (n := _group_of_id(need)) != group)
-        if isinstance(found, NodeInputs) and action.op is not Op.UPDATE:
-            (deleted if action.op is Op.DELETE else created)[found.fleet].add(group)
+        if isinstance(inputs, NodeInputs) and action.op is not Op.UPDATE:
+            (deleted if action.op is Op.DELETE else created)[inputs.fleet].add(group)
     for fleet, nodes in created.items():
         for node in nodes:
             out[node] |= deleted[fleet] - {node}
@@ -243,20 +232,20 @@ def _needs(actions: Iterable[Action], groups: Groups) -> dict[str, set[str]]:
 
 def _reverse(needs: Mapping[str, set[str]]) -> dict[str, set[str]]:
     out: dict[str, set[str]] = {group: set() for group in needs}
-    for group, found in needs.items():
-        for need in found:
+    for group, needed in needs.items():
+        for need in needed:
             out[need].add(group)
     return out
 
 
 def closure(start: Iterable[str], edges: Mapping[str, set[str]]) -> set[str]:
     """These, and all that the edges lead to from them."""
-    found, more = set(start), list(start)
+    reached, more = set(start), list(start)
     while more:
-        new = edges[more.pop()] - found
-        found |= new
+        new = edges[more.pop()] - reached
+        reached |= new
         more += new
-    return found
+    return reached
 
 
 def _tasks(plan: Plan, targets: tuple[str, ...], excludes: tuple[str, ...]) -> frozenset[str]:
@@ -284,9 +273,11 @@ def _reservations(plan: Plan, state: State, chosen: Container[str]) -> tuple[Res
         node = record and state.get("node", record.reservation.node)
         if record and node:
             at = node_of(node, Readiness(state=NodeState.UNKNOWN), {})
-            held = record.reservation
-            kept = held_by(at, (held.task, held.rank), held.blocks, volumes=item.volumes, status=KEPT)
-            out.append(kept)
+            recorded = record.reservation
+            unchanged = held_by(
+                at, (recorded.task, recorded.rank), recorded.blocks, volumes=item.volumes, status=KEPT
+            )
+            out.append(unchanged)
     return tuple(out)
 
 
@@ -298,14 +289,14 @@ def _nodes(
     touched = {a.address for a in plan.actions if a.address.kind == "node"}
     left_out = {address for address in touched if str(address) not in chosen}
     out: list[NodePreview] = []
-    for found in plan.preview.nodes:
-        preview, address = found, Address("node", found.name)
+    for planned in plan.preview.nodes:
+        preview, address = planned, Address("node", planned.name)
         if address in left_out:
             record = state.records.get(address)
             if record is None:
                 continue
             node = node_of(record, Readiness(state=NodeState.UNKNOWN), {})
-            preview = replace(found, total=node.total, status="kept", price=node.price, spot=node.spot)
+            preview = replace(planned, total=node.total, status="kept", price=node.price, spot=node.spot)
         out.append(replace(preview, holders=holders.get(preview.name, {}) if preview.stays else {}))
     return tuple(out)
 

@@ -10,9 +10,9 @@ from declarative.model.resource import EXISTING, LOCAL, Desired, Offer
 from declarative.model.state import State, natural, rank_name
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.explain.free_a_node import suggest
-from declarative.placement.problem import Choice, Node, PlacementOutcome, Suggestion
+from declarative.placement.problem import Choice, Node, Suggestion
 from declarative.planner.actions import attached_volumes
-from declarative.planner.fleets import Fleets, NodeDecision, node_of
+from declarative.planner.fleets import NodeDecision, node_of
 from declarative.planner.plan import (
     Cost,
     NodePreview,
@@ -48,28 +48,28 @@ def held_by(node: Node, entry: tuple[str, int], blocks: tuple[int, ...], **more:
     )
 
 
-def reservations(recorded: State, state: State, found: Decisions) -> tuple[Reservation, ...]:
+def reservations(recorded: State, state: State, decisions: Decisions) -> tuple[Reservation, ...]:
     """Every rank that holds or will hold blocks, and those whose blocks are given back; by task and rank."""
     gone = Readiness(state=NodeState.UNKNOWN)
     before = {r.address.name: node_of(r, gone, {}) for r in recorded.of("node")}
-    after = before | found.nodes()
-    chosen = (_chosen(state, choice, after[choice.node]) for choice in found.outcome.choices)
+    after = before | decisions.nodes()
+    chosen = (_chosen(state, choice, after[choice.node]) for choice in decisions.outcome.choices)
     out = {(item.task, item.rank): item for item in chosen}
     volumes = attached_volumes(recorded)
     for record in recorded.of("reservation"):
-        held = record.reservation
-        entry = (held.task, held.rank)
+        reservation = record.reservation
+        entry = (reservation.task, reservation.rank)
         if entry in out:
             continue
-        decision = found.tasks.get(held.task)
+        decision = decisions.tasks.get(reservation.task)
         goes_on = decision is not None and _keeps(decision, record.address.name)
-        kept = goes_on and record.address in state.records
+        stays = goes_on and record.address in state.records
         out[entry] = held_by(
-            before[held.node],
+            before[reservation.node],
             entry,
-            held.blocks,
+            reservation.blocks,
             volumes=dict(sorted(volumes.get(record.address.name, {}).items())),
-            status=ReservationStatus.KEPT if kept else ReservationStatus.RELEASED,
+            status=ReservationStatus.KEPT if stays else ReservationStatus.RELEASED,
         )
     return tuple(out[entry] for entry in sorted(out, key=lambda entry: (natural(entry[0]), entry[1])))
 
@@ -83,8 +83,8 @@ def _chosen(state: State, choice: Choice, node: Node) -> Reservation:
     """The reservation of a rank."""
     name = rank_name(choice.task, choice.rank)
     record = state.get("reservation", name)
-    held = record.reservation if record else None
-    same = held is not None and (held.node, held.blocks) == (choice.node, choice.blocks)
+    reservation = record.reservation if record else None
+    same = reservation is not None and (reservation.node, reservation.blocks) == (choice.node, choice.blocks)
     return held_by(
         node,
         (choice.task, choice.rank),
@@ -95,30 +95,42 @@ def _chosen(state: State, choice: Choice, node: Node) -> Reservation:
     )
 
 
-def plan_cost(state: State, found: Decisions) -> Cost:
+def plan_cost(state: State, decisions: Decisions) -> Cost:
     """The cost of whole nodes, before and after. On a partition's nodes only this project's blocks count."""
-    fleets, outcome = found.fleets, found.outcome
-    held, holders = state.held_blocks(), _holders(state, found)
-    before = total_price(_price(f, held.get(f.node.name, {})) for f in fleets.decisions.values())
+    fleets, outcome = decisions.fleets, decisions.outcome
+    held_blocks, holders = state.held_blocks(), _holders(state, decisions)
+    before = total_price(_price(f, held_blocks.get(f.node.name, {})) for f in fleets.decisions.values())
     staying = [_price(f, holders.get(f.node.name, {})) for f in fleets.staying()]
     after = total_price([*staying, *(n.price for n in outcome.launches)])
-    billed = any(_billed(fleets.desired, decision) for decision in found.volumes.values())
-    kept = total_price(staying)
-    bound = None if None in (kept, after, outcome.bound) else (kept or 0.0) + (outcome.bound or 0.0)
+    billed = any(_billed(fleets.desired, decision) for decision in decisions.volumes.values())
+    staying_cost = total_price(staying)
+    bound = (
+        None
+        if None in (staying_cost, after, outcome.bound)
+        else (staying_cost or 0.0) + (outcome.bound or 0.0)
+    )
+    # The days of the prices that count, including those of existing nodes.
+    counted = {_price_key(n) for n in (*(f.node for f in fleets.decisions.values()), *outcome.launches)}
+    offers = [offer for fleet_offers in fleets.offers.values() for offer in fleet_offers]
+    dated = {
+        o.backend: o.priced_on
+        for o in offers
+        if o.priced_on and o.price is not None and _price_key(o) in counted
+    }
     return Cost(
         before=before,
         after=after,
-        priced_on=_priced_on(fleets, outcome),
+        priced_on=dict(sorted(dated.items())),
         excludes=("volumes",) if billed else (),
         bound=bound,
-        unpriced=any(offer.price is None for offers in fleets.offers.values() for offer in offers),
+        unpriced=any(offer.price is None for offer in offers),
     )
 
 
-def _price(decision: NodeDecision, held: Mapping[int, str]) -> float | None:
+def _price(decision: NodeDecision, holders: Mapping[int, str]) -> float | None:
     """The price of a node an hour. A partition's node exists anyway, and others use it, too."""
     price = decision.node.price
-    return held_price(price, held, decision.node.total) if decision.shared else price
+    return held_price(price, holders, decision.node.total) if decision.record.node.is_shared else price
 
 
 def _billed(desired: Desired, decision: VolumeDecision) -> bool:
@@ -131,51 +143,44 @@ def _billed(desired: Desired, decision: VolumeDecision) -> bool:
     return (backend.provider if backend else name) not in (LOCAL, *EXISTING)
 
 
-def _priced_on(fleets: Fleets, outcome: PlacementOutcome) -> dict[str, str]:
-    """The days of the prices that count, including those of existing nodes."""
-    counted = {_priced(n) for n in (*(f.node for f in fleets.decisions.values()), *outcome.launches)}
-    offers = (o for found in fleets.offers.values() for o in found if o.priced_on and _priced(o) in counted)
-    return dict(sorted({o.backend: str(o.priced_on) for o in offers if o.price is not None}.items()))
+def _price_key(priced: Node | Offer) -> tuple[object, ...]:
+    return (priced.backend, priced.region, priced.instance_type, priced.spot, priced.price)
 
 
-def _priced(what: Node | Offer) -> tuple[object, ...]:
-    return (what.backend, what.region, what.instance_type, what.spot, what.price)
-
-
-def _holders(state: State, found: Decisions) -> dict[str, dict[int, str]]:
+def _holders(state: State, decisions: Decisions) -> dict[str, dict[int, str]]:
     """Node → block → who will hold it."""
     holders: dict[str, dict[int, str]] = {}
-    for choice in found.outcome.choices:
+    for choice in decisions.outcome.choices:
         name = f"rank/{rank_name(choice.task, choice.rank)}"
         holders.setdefault(choice.node, {}).update(dict.fromkeys(choice.blocks, name))
     for record in state.of("reservation"):
-        held = record.reservation
-        decision = found.tasks.get(held.task)
+        reservation = record.reservation
+        decision = decisions.tasks.get(reservation.task)
         if decision is not None and _keeps(decision, record.address.name):
             name = f"rank/{record.address.name}"
-            holders.setdefault(held.node, {}).update(dict.fromkeys(held.blocks, name))
+            holders.setdefault(reservation.node, {}).update(dict.fromkeys(reservation.blocks, name))
     for node, strays in state.strays.items():
         # A queued rank is shown, and not the jobs that it waits for.
         holders[node] = {**strays, **holders.get(node, {})}
     return holders
 
 
-def suggestions(state: State, found: Decisions) -> tuple[Suggestion, ...]:
+def suggestions(state: State, decisions: Decisions) -> tuple[Suggestion, ...]:
     """Moves of running ranks that would let a node go."""
-    wants = {name: f.want for name, f in found.tasks.items() if f.course is not Course.RUN}
+    wants = {name: f.want for name, f in decisions.tasks.items() if f.course is not Course.RUN}
     if not wants:
         return ()
-    holders = _holders(state, found)
-    staying = [decision.planned for decision in found.fleets.staying()]
-    nodes = [replace(n, held=holders.get(n.name, {})) for n in (*staying, *found.outcome.launches)]
-    return suggest(nodes, found.fleets.desired.fleets, wants)
+    holders = _holders(state, decisions)
+    staying = [decision.planned for decision in decisions.fleets.staying()]
+    nodes = [replace(n, held=holders.get(n.name, {})) for n in (*staying, *decisions.outcome.launches)]
+    return suggest(nodes, decisions.fleets.desired.fleets, wants)
 
 
-def node_previews(state: State, found: Decisions) -> tuple[NodePreview, ...]:
+def node_previews(state: State, decisions: Decisions) -> tuple[NodePreview, ...]:
     """The block map: each node as it will be."""
-    holders = _holders(state, found)
-    out = {name: _kept_or_not(decision, holders) for name, decision in found.fleets.decisions.items()}
-    for node in found.outcome.launches:
+    holders = _holders(state, decisions)
+    out = {name: _kept_or_not(decision, holders) for name, decision in decisions.fleets.decisions.items()}
+    for node in decisions.outcome.launches:
         if node.name not in out or out[node.name].status == "deleted":
             out[node.name] = NodePreview(
                 name=node.name,
@@ -202,5 +207,5 @@ def _kept_or_not(decision: NodeDecision, holders: Mapping[str, Mapping[int, str]
         state=node.readiness.state.value,
         price=node.price,
         spot=node.spot,
-        shared=decision.shared,
+        shared=decision.record.node.is_shared,
     )

@@ -18,13 +18,11 @@ from typing import Any
 
 from declarative.model.diagnostic import Diagnostic, Near, Severity, and_more
 from declarative.model.inputs import NodeInputs, VolumeInputs
-from declarative.model.resource import Desired, fleet_marks
-from declarative.model.schema import in_place
-from declarative.model.spec import Fleet
+from declarative.model.resource import Desired
 from declarative.model.state import State
-from declarative.planner.fleets import offer_of
+from declarative.planner.fleets import fixed_changes, offer_of
 from declarative.planner.offers import allowed_backends, broken_limit
-from declarative.planner.plan import Action, Op, Plan, finding
+from declarative.planner.plan import Action, Op, Plan, warning
 from declarative.planner.plan_part import group_of, names_of
 from declarative.planner.tasks import changed_fields
 from declarative.planner.volumes import keeps_content
@@ -48,15 +46,14 @@ def looks_renamed(desired: Desired, state: State) -> Iterator[Diagnostic]:
         for old, new in pairs:
             if olds[old] == news[new] == 1:
                 source, target = f"{kind}/{old}", f"{kind}/{new}"
-                yield finding(
+                yield warning(
                     desired,
                     f"{target}-0" if f"{target}-0" in desired.places else target,
                     "looks-renamed",
-                    summary=f"{source} is declared no more, and {target} is new and has the same fields",
-                    hint=desired.wrongly_moved(source)
+                    f"{source} is declared no more, and {target} is new and has the same fields",
+                    desired.wrongly_moved(source)
                     or f"if it was renamed, write `moved: [{{from: {source}, to: {target}}}]` in the "
                     "`project` document: then it is kept",
-                    severity=Severity.WARNING,
                 )
 
 
@@ -152,8 +149,8 @@ def _names_nothing(desired: Desired, place: str, address: str, hint: str | None)
 
 def owner_of(action: Action) -> str:
     """The declared thing that an action belongs to: `fleet/gpu`, `task/train`, `volume/data-0`."""
-    found = action.typed
-    return f"fleet/{found.fleet}" if isinstance(found, NodeInputs) else group_of(action)
+    inputs = action.typed
+    return f"fleet/{inputs.fleet}" if isinstance(inputs, NodeInputs) else group_of(action)
 
 
 def successors(desired: Desired, state: State, olds: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -171,7 +168,7 @@ def successors(desired: Desired, state: State, olds: Collection[str]) -> dict[st
         for old, new in pairs:
             if f"{kind}/{old}" in olds:
                 out[f"{kind}/{new}"].append(f"{kind}/{old}")
-    return {new: tuple(dict.fromkeys(found)) for new, found in out.items()}
+    return {new: tuple(dict.fromkeys(old_names)) for new, old_names in out.items()}
 
 
 def renaming(old: str, new: str) -> str:
@@ -190,9 +187,12 @@ def refused_with(part: Plan, whole: Plan, desired: Desired, state: State) -> lis
     errors = {str(d.address): d for d in protected}
     # A volume that is in use has its error without an action: only a later plan deletes it.
     barred = errors | {owner_of(a): errors[str(a.address)] for a in whole.actions if str(a.address) in errors}
-    made = {owner_of(a) for a in part.actions if a.op is Op.CREATE} if barred else set[str]()
-    found = successors(desired, state, barred.keys()) if made else {}
-    return [barred[old] for old in dict.fromkeys(old for new in sorted(made) for old in found.get(new, ()))]
+    created = {owner_of(a) for a in part.actions if a.op is Op.CREATE} if barred else set[str]()
+    replaced_by = successors(desired, state, barred.keys()) if created else {}
+    return [
+        barred[old]
+        for old in dict.fromkeys(old for new in sorted(created) for old in replaced_by.get(new, ()))
+    ]
 
 
 def _unpaired(desired: Desired, state: State) -> tuple[dict[str, VolumeInputs], dict[str, VolumeInputs]]:
@@ -291,8 +291,9 @@ def _fleets(desired: Desired, state: State) -> list[tuple[str, str]]:
     out: list[tuple[str, str]] = []
     for old, record in gone.items():
         for new, fleet in fresh.items():
-            marks, fixed = fleet_marks(fleet), in_place(Fleet)
-            same = all(getattr(record.node, key) == marks[key] for key in marks if key not in fixed)
-            if same and broken_limit(fleet, allowed_backends(desired, fleet), offer_of(record)) is None:
+            if (
+                not fixed_changes(record, fleet)
+                and broken_limit(fleet, allowed_backends(desired, fleet), offer_of(record)) is None
+            ):
                 out.append((old, new))
     return out

@@ -1,4 +1,4 @@
-"""First contact with hosts: those that answer and are not used, and what somebody has to write. Pure.
+"""Hosts that answer and are not used: a warning for each cause, with the lines to write. Pure.
 
 Hosts of one cause get one message, with lines to copy: thirty new hosts are one errand, not thirty.
 """
@@ -52,8 +52,8 @@ def contact_notes(desired: Desired, state: State, inventory: Inventory) -> list[
     refused = [(item.host, item.refusal) for item in inventory.left_out if item.refusal]
     nodes = [record for record in state.of("node") if record.node.is_ssh_host]
     for record in nodes:
-        seen = inventory.readiness.get(record.address.name)
-        if seen and seen.refusal:
+        observed = inventory.readiness.get(record.address.name)
+        if observed and observed.refusal:
             node = record.node
             host = Host(
                 fleet=node.fleet,
@@ -62,12 +62,7 @@ def contact_notes(desired: Desired, state: State, inventory: Inventory) -> list[
                 key=node.host_key,
                 fields=node.host,
             )
-            refused.append((host, seen.refusal))
-    return notes_on_refused(refused, desired)
-
-
-def notes_on_refused(refused: Sequence[Refused], desired: Desired) -> list[Diagnostic]:
-    """See `contact_notes`."""
+            refused.append((host, observed.refusal))
     fleets = {host.fleet for host, _ in refused} & desired.fleets.keys()
     declared = {(h.fleet, h.key): h for name in sorted(fleets) for h in declared_hosts(desired.fleets[name])}
     groups: dict[tuple[str, str], dict[str, Refused]] = {}
@@ -115,16 +110,12 @@ def changed_key(refusal: HostRefusal, address: str, span: Span | None) -> Diagno
 
 def _hint(host: Host, refusal: HostRefusal, group: Sequence[Refused]) -> str:
     hint = refused_hint(refusal)
-    if refusal.key and refusal.on_the_way and not _declares(host, refusal):
+    if refusal.key and refusal.on_the_way and host.proxy_jump.get("hostname") != refusal.hostname:
         return f"ssh's configuration names it: once its fingerprint is checked, write into {refusal.file}:"
     if refusal.key and not refusal.known:
         more = f" (of {MOST_NAMED}; more follow)" if len(group) > MOST_NAMED else ""
         return f"{hint}; by hand, once they are checked, write in `ssh_config`{more}:"
     return hint
-
-
-def _declares(host: Host, refusal: HostRefusal) -> bool:
-    return host.proxy_jump.get("hostname") == refusal.hostname
 
 
 def _place(host: Host, refusal: HostRefusal, places: Mapping[str, Span]) -> Span | None:
@@ -146,23 +137,21 @@ def _block(group: Sequence[Refused], desired: Desired) -> Iterator[str]:
         if refusal.known:
             known = ", ".join(map(fingerprint, refusal.known))
             yield f"{refusal.hostname}: known is {known}, it offers {prints}"
-        elif way and not _declares(host, refusal):
+        elif way and host.proxy_jump.get("hostname") != refusal.hostname:
             yield f"{refusal.name} {refusal.key}  # {prints}"
         elif way:
             jump = {**host.proxy_jump, "host_keys": [refusal.key]}
             yield f"proxy_jump: {in_flow(jump)}  # {prints}"
         else:
-            yield f"- {in_flow({**_as_declared(host, desired), 'host_keys': [refusal.key]})}  # {prints}"
+            # The host's own fields in the YAML.
+            fleet = desired.fleets.get(host.fleet)
+            hosts = fleet.ssh_config.hosts if fleet and fleet.ssh_config else ()
+            fields: dict[str, Any] = encode(hosts[host.index]) if host.index < len(hosts) else {}
+            if fields.get("hostname") != host.hostname:
+                fields = {"hostname": host.hostname}
+            yield f"- {in_flow({**fields, 'host_keys': [refusal.key]})}  # {prints}"
         if way:
             return
-
-
-def _as_declared(host: Host, desired: Desired) -> dict[str, Any]:
-    """The host's own fields in the YAML."""
-    fleet = desired.fleets.get(host.fleet)
-    hosts = fleet.ssh_config.hosts if fleet and fleet.ssh_config else ()
-    fields: dict[str, Any] = encode(hosts[host.index]) if host.index < len(hosts) else {}
-    return fields if fields.get("hostname") == host.hostname else {"hostname": host.hostname}
 
 
 _PLAIN = re.compile(r"[A-Za-z/~][A-Za-z0-9_./@~+=-]*(?: [A-Za-z0-9_./@~+=-]+)*", re.ASCII)

@@ -74,12 +74,12 @@ class _File:
 
 
 def layout() -> str:
-    """A fingerprint of what a file holds: where a field was added, the format is another one, though
-    nobody thought of raising its version.
+    """A fingerprint of the fields in a file. A new field makes another format, also if nobody raised the
+    version.
     """
-    found: dict[str, list[str]] = {}
-    outline(_File, found)
-    return digest(found).removeprefix("sha256:")[:12]
+    fields_by_class: dict[str, list[str]] = {}
+    outline(_File, fields_by_class)
+    return digest(fields_by_class).removeprefix("sha256:")[:12]
 
 
 def dump(saved: SavedPlan) -> str:
@@ -87,7 +87,7 @@ def dump(saved: SavedPlan) -> str:
     plan = saved.plan
     # Source lines may hold anything: only the findings and their places are kept.
     spans = {d: replace(d.span, text="") for d in plan.diagnostics if d.span}
-    found = tuple(replace(d, span=spans[d]) if d in spans else d for d in plan.diagnostics)
+    diagnostics = tuple(replace(d, span=spans[d]) if d in spans else d for d in plan.diagnostics)
     data: dict[str, Any] = {
         "kind": PLAN_KIND,
         "format_version": FILE_VERSION,
@@ -103,7 +103,7 @@ def dump(saved: SavedPlan) -> str:
         "files": to_data(dict(sorted(saved.files.items()))),
         "facts_digest": digest(to_data(saved.facts)),
         "facts": to_data(saved.facts),
-        "plan": to_data(replace(plan, diagnostics=found)),
+        "plan": to_data(replace(plan, diagnostics=diagnostics)),
     }
     data["checksum"] = _checksum(data)
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
@@ -171,12 +171,14 @@ def _no_constant(text: str) -> Any:
 
 
 def _check_format(data: Mapping[str, Any], name: str, version: str) -> None:
-    found, made_by = data.get("format_version"), data.get("made_by")
-    same = type(found) is int and found == FILE_VERSION
+    format_version, made_by = data.get("format_version"), data.get("made_by")
+    same = type(format_version) is int and format_version == FILE_VERSION
     if same and data.get("layout") == layout():
         return
     by = made_by if is_version(made_by) else "of another version"
-    number = f"{found}" if type(found) is int and abs(found) < 1 << 31 else "unknown"
+    number = (
+        f"{format_version}" if type(format_version) is int and abs(format_version) < 1 << 31 else "unknown"
+    )
     number += " of another build" if same else ""
     raise _refused(
         "plan-format",
@@ -197,10 +199,10 @@ def _no_plan(name: str, why: str) -> InvalidError:
 def _backend(name: str, data: Any) -> Backend:
     """A backend, decoded by the language's own rules."""
     problems: list[Problem] = []
-    found = decode(Backend, data, ("backends", name), problems)
-    if found is None or problems or found.name != name:
+    backend = decode(Backend, data, ("backends", name), problems)
+    if backend is None or problems or backend.name != name:
         raise BadDataError("a backend").at(name).at("backends")
-    return found
+    return backend
 
 
 # ------------------------------------------------------------------------------------------ soundness
@@ -227,8 +229,8 @@ def _sound(plan: Plan) -> None:
 def _check_ways(fallback: Fallback, done: set[str]) -> None:
     """Each way is one for all kinds of nodes, and the nodes are those that the plan makes."""
     names = [name for kind in fallback.kinds for name in kind]
-    made = {name for name in names if f"create:node/{name}" in done}
-    if len(set(names)) != len(names) or set(names) - made != set(fallback.idle):
+    created = {name for name in names if f"create:node/{name}" in done}
+    if len(set(names)) != len(names) or set(names) - created != set(fallback.idle):
         raise BadDataError("made of nodes that are created, or idle").at("kinds")
     for number, way in enumerate(fallback.ways):
         if len(way) != len(fallback.kinds):
@@ -260,8 +262,8 @@ def _check(action: Action, done: set[str]) -> None:
         raise BadDataError("there for all but a delete").at("after")
     if action.op is Op.DELETE and action.before is None:
         raise BadDataError("there for a delete").at("before")
-    kinds = [held.kind for held in action.holds]
-    wanted = {"reservation": "node", "attachment": "reservation", "rank": "reservation"}
-    base = wanted.get(action.address.kind) if action.op is Op.CREATE else None
+    kinds = [address.kind for address in action.holds]
+    held_kinds = {"reservation": "node", "attachment": "reservation", "rank": "reservation"}
+    base = held_kinds.get(action.address.kind) if action.op is Op.CREATE else None
     if base and kinds.count(base) != 1:
         raise BadDataError(f"with one {base}").at("holds")

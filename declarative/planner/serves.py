@@ -13,7 +13,7 @@ from dataclasses import field, replace
 from typing import cast
 
 from declarative.model.blocks import Shape
-from declarative.model.inputs import OfferInputs
+from declarative.model.inputs import OfferInputs, OfferKey
 from declarative.model.record import struct
 from declarative.model.resource import Offer
 from declarative.model.spec import Fleet, Task
@@ -23,7 +23,7 @@ from declarative.planner.plan import Fallback, Op, Plan, Spare
 from declarative.provider import PermanentKind
 
 MOST_DEARER = 1.2
-"""A fallback costs at most so many times what was planned, unless a `max_price` is declared."""
+"""Without a declared `max_price`, a fallback costs at most 1.2 times the planned price."""
 ROUNDING = 1e-9
 
 _STRICTNESS = (FallbackPolicy.NONE, FallbackPolicy.SAME, FallbackPolicy.ANY)
@@ -137,14 +137,17 @@ class StandIn:
 
 def stand_ins(plan: Plan) -> Iterator[StandIn]:
     """All fallbacks of a plan: a node is in one of them at most."""
-    made = {a.address.name: cast("OfferInputs", a.typed) for a in plan.of(Op.CREATE, "node")}
+    planned_inputs = {a.address.name: cast("OfferInputs", a.typed) for a in plan.of(Op.CREATE, "node")}
     prices = _prices(plan)
     for fallback in plan.preview.fallbacks:
         for number, names in enumerate(fallback.kinds):
-            planned = made.get(names[0])
-            spares = dict.fromkeys(_place(way[number].offer) for way in fallback.ways)
-            first = {_place(way[number].offer): way[number].offer for way in reversed(fallback.ways)}
-            offers = tuple(first[place] for place in spares if planned is None or place != _place(planned))
+            planned = planned_inputs.get(names[0])
+            first: dict[OfferKey, OfferInputs] = {}
+            for way in fallback.ways:
+                first.setdefault(OfferKey.of(way[number].offer), way[number].offer)
+            if planned is not None:
+                first.pop(OfferKey.of(planned), None)
+            offers = tuple(first.values())
             if offers:
                 own = prices.get(names[0])
                 # Nobody may know what a spot node costs. What stands in for it may have a limit all the same.
@@ -156,10 +159,6 @@ def stand_ins(plan: Plan) -> Iterator[StandIn]:
                     at_most=_highest(bounds),
                     together=fallback.together,
                 )
-
-
-def _place(offer: OfferInputs) -> tuple[object, ...]:
-    return (offer.backend, offer.region, offer.zone, offer.instance_type, offer.spot)
 
 
 def _highest(prices: Iterable[float | None]) -> float | None:

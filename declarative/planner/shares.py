@@ -60,8 +60,8 @@ class FleetShare:
     @property
     def idle(self) -> float | None:
         """The cost of the blocks that no task holds, USD an hour; None if unknown."""
-        held = total_price(task.hourly for task in self.tasks)
-        return None if self.hourly is None or held is None else max(0.0, self.hourly - held)
+        used = total_price(task.hourly for task in self.tasks)
+        return None if self.hourly is None or used is None else max(0.0, self.hourly - used)
 
 
 def fleet_shares(nodes: Iterable[PricedNode]) -> tuple[FleetShare, ...]:
@@ -83,7 +83,10 @@ def fleet_shares(nodes: Iterable[PricedNode]) -> tuple[FleetShare, ...]:
             hourly=total_price(prices),
             tasks=tuple(
                 sorted(
-                    (TaskShare(task=task, hourly=total_price(held)) for task, held in blocks[fleet].items()),
+                    (
+                        TaskShare(task=task, hourly=total_price(prices_held))
+                        for task, prices_held in blocks[fleet].items()
+                    ),
                     key=lambda share: (share.hourly is not None, -(share.hourly or 0.0), share.task),
                 )
             ),

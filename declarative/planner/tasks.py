@@ -102,16 +102,12 @@ class TaskDecision:
 
     def rank_inputs(self, rank: int) -> RankInputs:
         """The inputs to record for a rank that this plan starts."""
-        found, started = self.want.rank_inputs(rank), self.want.started
+        inputs, started = self.want.rank_inputs(rank), self.want.started
         if self.series is None and started is None:
-            return found
+            return inputs
         until = None if started is None else self.want.stops
         return replace(
-            found,
-            retries=self.series,
-            scheduled=started,
-            scheduled_until=until,
-            failed_on=self.failed_on,
+            inputs, retries=self.series, scheduled=started, scheduled_until=until, failed_on=self.failed_on
         )
 
 
@@ -124,11 +120,6 @@ def changed_fields(before: RankInputs, after: RankInputs) -> tuple[tuple[str, ..
     keys = [name for name in differing(before, after) if name not in NOT_DECLARED]
     marked = in_place(Task)
     return tuple(k for k in keys if k not in marked), tuple(k for k in keys if k in marked)
-
-
-def _is_incomplete(have: Mapping[int, Record]) -> bool:
-    """Whether some ranks of the recorded gang are missing."""
-    return len(have) < max(r.rank.nodes for r in have.values())
 
 
 def _changed(want: TaskWant, have: Mapping[int, Record]) -> set[str]:
@@ -151,9 +142,9 @@ def _later_files(want: TaskWant, have: Mapping[int, Record], state: State) -> di
     before, after = have[0].rank, want.rank_inputs(0)
     if before.file_sums is None or after.file_sums is None:  # older versions recorded none
         return {}
-    found = changes(before.file_sums, after.file_sums)
+    changed_paths = changes(before.file_sums, after.file_sums)
     same = before.files and after.files and before.files.paths == after.files.paths
-    return found if same and not found.keys() & want.own_files else {}
+    return changed_paths if same and not changed_paths.keys() & want.own_files else {}
 
 
 def decide_task(
@@ -163,7 +154,7 @@ def decide_task(
     decision = TaskDecision(want, Course.RUN, have=have)
     if not have:
         return decision
-    decision.incomplete = _is_incomplete(have)
+    decision.incomplete = len(have) < max(record.rank.nodes for record in have.values())
     changed = _changed(want, have)
     if changed == {"files"}:
         decision.files = _later_files(want, have, state)
@@ -176,16 +167,12 @@ def decide_task(
         decision.reason, decision.because = Reason.CHANGED, tuple(sorted(changed))
         if changed == {"nodes"} and _may_resize(want, have, state):
             decision.course, decision.incomplete = Course.RESIZED, False
-            decision.series = retry_series(have.values())
-            decision.failed_on = _failed_before(have.values())
-            decision.avoids = avoided_nodes(decision.failed_on, state)
+            _remember_failures(decision, state)
     elif is_stopped(have.values()):
         decision.course = Course.KEPT
     elif not decision.missing and _never_began(have.values(), state):
         decision.reason, decision.incomplete = Reason.INCOMPLETE, True
-        decision.series = retry_series(have.values())
-        decision.failed_on = _failed_before(have.values())
-        decision.avoids = avoided_nodes(decision.failed_on, state)
+        _remember_failures(decision, state)
     elif is_due(want, have.values(), state):
         decision.reason = Reason.SCHEDULE
     elif decision.missing:
@@ -211,14 +198,19 @@ def _may_resize(want: TaskWant, have: Mapping[int, Record], state: State) -> boo
     return begun and not bad and have.keys() >= set(range(least)) and not all(map(state.has_ended, names))
 
 
+def _remember_failures(decision: TaskDecision, state: State, retry: DueRetry | None = None) -> None:
+    """The next attempt records the failures so far: as of a due retry, else as of the last attempt."""
+    have = decision.have.values()
+    decision.series = retry.series if retry else retry_series(have)
+    decision.failed_on = retry.failed_on if retry else _failed_before(have)
+    decision.avoids = avoided_nodes(decision.failed_on, state)
+
+
 def _complete(decision: TaskDecision, state: State, now: float) -> None:
-    """Start the missing ranks of a gang in their places. Without the places, or if a rank ended, run anew."""
+    """Start the missing ranks in their places. Without these, or if a rank ended, restart the gang."""
     have = decision.have.values()
     decision.reason, decision.incomplete = Reason.INCOMPLETE, True
-    found = due_retry(decision.want, have, state, now)
-    decision.series = found.series if found else retry_series(have)
-    decision.failed_on = found.failed_on if found else _failed_before(have)
-    decision.avoids = avoided_nodes(decision.failed_on, state)
+    _remember_failures(decision, state, due_retry(decision.want, have, state, now))
     ended = any(state.has_ended(r.address.name) for r in have)
     if not ended and all(_has_place(decision.want, rank, state) for rank in decision.missing):
         decision.course = Course.COMPLETED
@@ -226,19 +218,18 @@ def _complete(decision: TaskDecision, state: State, now: float) -> None:
 
 def _retry_or_keep(decision: TaskDecision, state: State, now: float) -> None:
     """Leave a task as it is, unless it failed and its `retry` runs it again."""
-    found = due_retry(decision.want, decision.have.values(), state, now)
-    if found is None:
+    retry = due_retry(decision.want, decision.have.values(), state, now)
+    if retry is None:
         decision.course = Course.KEPT
     else:
-        decision.reason, decision.because, decision.series = Reason.RETRY, (found.cause,), found.series
-        decision.failed_on = found.failed_on
-        decision.avoids = avoided_nodes(found.failed_on, state)
+        decision.reason, decision.because = Reason.RETRY, (retry.cause,)
+        _remember_failures(decision, state, retry)
 
 
 def _never_began(have: Iterable[Record], state: State) -> bool:
     """Whether a gang was never complete. Then no command of it ran, and it does not count as an attempt."""
-    found = [s for r in have if (s := state.ranks.get(r.address.name))]
-    return any(s.cause == NOT_RELEASED for s in found) and all(s.started_at is None for s in found)
+    statuses = [s for r in have if (s := state.ranks.get(r.address.name))]
+    return any(s.cause == NOT_RELEASED for s in statuses) and all(s.started_at is None for s in statuses)
 
 
 def _has_place(want: TaskWant, rank: int, state: State) -> bool:
@@ -248,10 +239,10 @@ def _has_place(want: TaskWant, rank: int, state: State) -> bool:
     if reservation is None:
         return False
     node = state.get("node", reservation.reservation.node)
-    seen = state.readiness.get(node.address.name) if node else None
+    observed = state.readiness.get(node.address.name) if node else None
     attached = {r.attachment.path for r in state.of("attachment") if r.attachment.rank == name}
     paths = {m.path for m in want.mounts[rank]} if want.mounts else set()
-    ready = node and seen and readiness_of(node, seen).state is NodeState.READY
+    ready = node and observed and readiness_of(node, observed).state is NodeState.READY
     return attached == paths and bool(ready)
 
 
@@ -270,9 +261,9 @@ def decide_tasks(
 
 
 def cascade(decisions: Mapping[str, TaskDecision], state: State, replaced: frozenset[Address]) -> None:
-    """Make a task run anew when something that its running ranks hold is replaced.
+    """Restart a task when something that its running ranks hold is replaced.
 
-    The whole gang runs anew, since its ranks know each other's addresses. Other tasks go on.
+    The whole gang restarts, since its ranks know each other's addresses. Other tasks go on.
     """
     if not replaced:
         return
@@ -289,7 +280,7 @@ def cascade(decisions: Mapping[str, TaskDecision], state: State, replaced: froze
 
 
 UNFIT = frozenset({NodeState.UNREACHABLE, NodeState.UNKNOWN})
-"""States of nodes in which nobody can tell whether their ranks still run."""
+"""States of nodes that do not tell whether their ranks still run."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -364,17 +355,17 @@ def retry_outlook(want: TaskWant, have: Iterable[Record], state: State, now: flo
         return None
     before = retry_series(ranks.values())
     attempt = before.count + 1 if before else 1
-    found = due_retry(want, ranks.values(), state, now)
-    if found is None:
+    retry = due_retry(want, ranks.values(), state, now)
+    if retry is None:
         why = _why_not(want, ranks, failure[1], state)
         return RetryOutlook(runs_again=False, attempt=attempt, why=why)
-    end = found.series.since + want.spec.retry.seconds
+    end = retry.series.since + want.spec.retry.seconds
     return RetryOutlook(
         runs_again=True,
-        attempt=found.count + 1,
-        after=found.noticed + DELAYS[min(found.count, len(DELAYS)) - 1],
+        attempt=retry.count + 1,
+        after=retry.noticed + DELAYS[min(retry.count, len(DELAYS)) - 1],
         until=end if isfinite(end) else None,
-        why=found.cause,
+        why=retry.cause,
     )
 
 
@@ -469,8 +460,8 @@ def _event(status: RankStatus) -> RetryEvent | None:
 
 def bad_end(ranks: Iterable[Record], state: State) -> RankState | None:
     """`failed` or `lost`, if that is how the task of these ranks ends."""
-    found = gang_state(ranks, state)
-    return found if found in (RankState.FAILED, RankState.LOST) else None
+    state_of_gang = gang_state(ranks, state)
+    return state_of_gang if state_of_gang in (RankState.FAILED, RankState.LOST) else None
 
 
 def gang_state(ranks: Iterable[Record], state: State) -> RankState:

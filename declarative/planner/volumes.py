@@ -11,18 +11,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.model.diagnostic import Diagnostic
 from declarative.model.inputs import VolumeInputs, differing
 from declarative.model.record import struct
 from declarative.model.resource import Desired, TaskWant
 from declarative.model.schema import in_place
 from declarative.model.spec import Volume
-from declarative.model.spec.values import Size
+from declarative.model.spec.amounts import Size
 from declarative.model.state import Address, Record, State, unused_since
 from declarative.placement.problem import GONE, PlacementOutcome, VolumeAt
 from declarative.planner.hosts import has_hosts, host_connections
 from declarative.planner.inventory import Inventory
-from declarative.planner.plan import Action, Loss, Op, Reason, finding
+from declarative.planner.plan import Action, Loss, Op, Reason, finding, warning
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class VolumeDecision:
     lost: bool = False
     """It is gone, and waits for somebody: nothing is done to it."""
     put_off: str = ""
-    """Why it would be made anew, if this plan did not only end its protection. The next plan may."""
+    """Why it would be replaced, if this plan did not only end its protection. The next plan may."""
 
     @property
     def change(self) -> tuple[VolumeInputs, VolumeInputs]:
@@ -103,10 +103,16 @@ def decide_volumes(
     for name, want in sorted(desired.volumes.items()):
         record = state.get("volume", name)
         before = record.volume if record else None
-        after = _guarded(desired, name, _reached(_settled(before, want.inputs), before, hosts))
-        judged = _judge(name, record, after, inventory, requested)
+        after = _reached(_settled(before, want.inputs), before, hosts)
+        if after.volume_id is None and desired.is_guarded(
+            f"volume/{name}", after
+        ):  # an adopted one is released
+            after = replace(after, protected=True)
+        decision_of_volume = _judge(name, record, after, inventory, requested)
         gone = record is not None and record.address in inventory.lost
-        decisions[name] = _if_gone(judged) if gone else _protected_until_applied(judged)
+        decisions[name] = (
+            _if_gone(decision_of_volume) if gone else _protected_until_applied(decision_of_volume)
+        )
     for record in state.of("volume"):
         if record.address.name not in decisions:
             decisions[record.address.name] = _removed(desired, record, destroy=destroy)
@@ -114,15 +120,14 @@ def decide_volumes(
     errors += [_put_off(desired, decision) for decision in decisions.values() if decision.put_off]
     errors += [gone_volume(desired, decision.name) for decision in decisions.values() if decision.lost]
     for address in pinned & state.records.keys():
-        if address.kind == "volume" and (decision := decisions.get(address.name)):
-            decisions[decision.name] = _staying(decision)
+        decision = decisions.get(address.name) if address.kind == "volume" else None
+        if decision is not None and (decision.replaced or decision.after is None):
+            # Ranks hold it: it is neither replaced nor deleted.
+            assert decision.record is not None
+            decisions[decision.name] = VolumeDecision(
+                name=decision.name, record=decision.record, after=decision.record.volume
+            )
     return decisions, errors
-
-
-def _guarded(desired: Desired, name: str, inputs: VolumeInputs) -> VolumeInputs:
-    """The volume with whether `limits.protected` names it. An adopted one is only released."""
-    guarded = inputs.volume_id is None and desired.is_guarded(f"volume/{name}", inputs)
-    return replace(inputs, protected=True) if guarded else inputs
 
 
 def _unprotects(before: VolumeInputs, after: VolumeInputs) -> bool:
@@ -141,13 +146,13 @@ def _lost(desired: Desired, decisions: Collection[VolumeDecision]) -> list[Diagn
             families.setdefault(family, []).append(int(number))
     for numbers in families.values():
         numbers.sort()
-    left = Counter(want.declared_by for want in desired.volumes.values())
+    declared_counts = Counter(want.declared_by for want in desired.volumes.values())
     near = {name.rpartition("-")[0] for name in desired.volumes}
     for name in lost:
         family, _, number = name.rpartition("-")
         numbers = families[family] if number.isdecimal() else []
         wrong = desired.wrongly_moved(f"volume/{name}")
-        count = left[f"volume/{family}"] if numbers else 0
+        count = declared_counts[f"volume/{family}"] if numbers else 0
         hint = _undeclared(name, numbers, count, near=family in near, renames=wrong is None)
         if wrong:
             hint = f"{wrong}{'' if wrong.endswith('?') else '.'} If it is to go, {hint}"
@@ -177,7 +182,7 @@ def _judge(
 
 
 def _changed(name: str, record: Record, after: VolumeInputs) -> VolumeDecision:
-    """Decide about a volume whose declaration changed: change it in place, or make it anew."""
+    """Decide about a volume whose declaration changed: change it in place, or replace it."""
     because = _replacing(record.volume, after)
     return VolumeDecision(
         name=name,
@@ -190,7 +195,7 @@ def _changed(name: str, record: Record, after: VolumeInputs) -> VolumeDecision:
 
 
 def _replacing(before: VolumeInputs, after: VolumeInputs) -> tuple[str, ...]:
-    """The changed inputs for which a volume is made anew."""
+    """The changed inputs that replace a volume."""
     # The input `host` says how its host is reached. The field `host` names the host; it is the input `zone`.
     moved = tuple(k for k in differing(before, after) if k not in {*in_place(Volume), "host", "protected"})
     return (*moved, *(("size",) if _shrunk(before, after) else ()))
@@ -218,13 +223,13 @@ def _protected_until_applied(decision: VolumeDecision) -> VolumeDecision:
 
 def _only_unprotected(record: Record, why: str, **more: Any) -> VolumeDecision:
     """The decision to record that a volume is not protected any more, and no more than that."""
-    kept = replace(record.volume, prevent_destroy=False, protected=False, **more)
+    unprotected = replace(record.volume, prevent_destroy=False, protected=False, **more)
     return VolumeDecision(
         name=record.address.name,
         record=record,
-        after=kept,
+        after=unprotected,
         reason=Reason.CHANGED,
-        because=differing(record.volume, kept),
+        because=differing(record.volume, unprotected),
         put_off=why,
     )
 
@@ -252,11 +257,11 @@ def gone_volume(desired: Desired, name: str) -> Diagnostic:
         f"`fleetform apply --replace {address}` makes an empty one; "
         f"to forget it, remove its document and write `removed: [{{from: {address}, destroy: false}}]`"
     )
-    return finding(desired, address, "volume-gone", summary=summary, hint=hint, severity=Severity.WARNING)
+    return warning(desired, address, "volume-gone", summary, hint)
 
 
 def _field(decision: VolumeDecision) -> str:
-    """The declared field that makes a volume anew. Its host is recorded as its zone."""
+    """The declared field whose change replaces a volume. Its host is recorded as its zone."""
     before, _ = decision.change
     return "host" if decision.because[0] == "zone" and before.host else decision.because[0]
 
@@ -269,11 +274,11 @@ def _put_off(desired: Desired, decision: VolumeDecision) -> Diagnostic:
         f"this plan ends its protection: apply it, then plan again; that plan {does} the volume, and its "
         "content is lost; to keep it, undo the change"
     )
-    return finding(desired, address, "protection-ends", summary=summary, hint=hint, severity=Severity.WARNING)
+    return warning(desired, address, "protection-ends", summary, hint)
 
 
 def _irreplaceable(desired: Desired, decision: VolumeDecision) -> Diagnostic | None:
-    """Why a changed or requested volume is not made anew: its content would be lost."""
+    """Why a changed or requested volume is not replaced: its content would be lost."""
     address, because = f"volume/{decision.name}", decision.because
     before, after = decision.change
     requested = decision.reason is Reason.REQUESTED
@@ -282,11 +287,11 @@ def _irreplaceable(desired: Desired, decision: VolumeDecision) -> Diagnostic | N
     if requested and (before.volume_id is not None or after.volume_id is not None):
         what = f"{address} is one that was adopted: it cannot be made anew"
         hint = "write another `volume_id`, or none"
-        return finding(desired, address, "protected", summary=what, hint=hint)
+        return finding(desired, address, "protected", what, hint)
     if because == ("size",) and after.volume_id is not None:
         what = f"{address} would be made smaller, and it is one that was adopted"
         hint = "write the `size` that it has, or leave it out"
-        return finding(desired, address, "protected", summary=what, hint=hint)
+        return finding(desired, address, "protected", what, hint)
     if not after.prevent_destroy or before.volume_id is not None:
         return None
     if requested:
@@ -305,16 +310,16 @@ def _removed(desired: Desired, record: Record, *, destroy: bool) -> VolumeDecisi
     """Decide about a recorded volume that is not declared any more."""
     removal, before = desired.project.removed.of(record.address.name), record.volume
     forgotten = removal is not None and not removal.destroy and before.volume_id is None
-    kept = _is_protected(desired, record)
+    is_kept = _is_protected(desired, record)
     guarded = desired.is_guarded(str(record.address), before)  # then the module `limits` refuses the deletion
-    if not (destroy or forgotten or kept or guarded) and before.protected:
+    if not (destroy or forgotten or is_kept or guarded) and before.protected:
         return _only_unprotected(record, "it is not declared any more")
     return VolumeDecision(
         name=record.address.name,
         record=record,
         after=None,
         reason=Reason.DESTROY if destroy else Reason.REMOVED,
-        kept_back=destroy and kept,
+        kept_back=destroy and is_kept,
         forgotten=forgotten,
     )
 
@@ -324,14 +329,6 @@ def _shrunk(before: VolumeInputs, after: VolumeInputs) -> bool:
     if before.size is None or after.size is None:
         return False
     return Size.parse(after.size).mib < Size.parse(before.size).mib
-
-
-def _staying(decision: VolumeDecision) -> VolumeDecision:
-    """It is held: neither replaced nor deleted."""
-    assert decision.record is not None
-    if not decision.replaced and decision.after is not None:
-        return decision
-    return VolumeDecision(name=decision.name, record=decision.record, after=decision.record.volume)
 
 
 def _settled(before: VolumeInputs | None, after: VolumeInputs) -> VolumeInputs:
@@ -362,12 +359,17 @@ def with_zones(
     hosts = host_connections(desired)
     out: dict[str, VolumeDecision] = {}
     for name, decision in decisions.items():
-        found = decision
+        placed = decision
         if decision.after is not None and name in zones:
-            found = replace(decision, after=_reached(replace(decision.after, zone=zones[name]), None, hosts))
-        if found.makes and found.after and not found.after.zone and has_hosts(desired, found.after.backend):
-            found = replace(found, waits=True)
-        out[name] = found
+            placed = replace(decision, after=_reached(replace(decision.after, zone=zones[name]), None, hosts))
+        if (
+            placed.makes
+            and placed.after
+            and not placed.after.zone
+            and has_hosts(desired, placed.after.backend)
+        ):
+            placed = replace(placed, waits=True)
+        out[name] = placed
     return out
 
 
@@ -390,30 +392,30 @@ def _waits(desired: Desired, name: str) -> Diagnostic:
     else:
         summary = f"{address} is not there: it has an `auto_cleanup_duration`, and no rank mounts it"
         hint = "mount it in a task, for which it is made then; or remove `auto_cleanup_duration`"
-    return finding(desired, address, "volume-waits", summary=summary, hint=hint, severity=Severity.WARNING)
+    return warning(desired, address, "volume-waits", summary, hint)
 
 
-def _undeclared(name: str, numbers: Sequence[int], left: int, *, near: bool, renames: bool) -> str:
+def _undeclared(name: str, numbers: Sequence[int], declared_count: int, *, near: bool, renames: bool) -> str:
     """What to do about a protected volume whose declaration, where `prevent_destroy: false` would go, is not
-    there. `numbers` are those of its name that are lost, in order, `left` counts those that are declared;
-    `near`: others of the name are declared; `renames`: it may have been renamed.
+    there. `numbers` are those of its name that are lost, in order. `near`: others of the name are declared;
+    `renames`: it may have been renamed.
 
     Volumes of one count or one task get the same hint, so that they can be shown as one.
     """
     family, address, each, renamed = name.rpartition("-")[0], f"volume/{name}", "", "it was"
-    if left:
+    if declared_count:
         address, each = f"volume/{family}-{numbers[0]}", " (an entry for each)" if numbers[1:] else ""
     elif numbers[1:] and not near:
         address, renamed = f"volume/{family}", "they were"
     first = f"`moved: [{{from: {address}, to: volume/NEW}}]` if {renamed} renamed, else "
     hint = (
-        f"write in the `project` document {first if renames and not left else ''}"
+        f"write in the `project` document {first if renames and not declared_count else ''}"
         f"`removed: [{{from: {address}, destroy: false}}]`{each} to keep what is in it, "
         "or `destroy: true` to delete it"
     )
     return (
-        f"`{family}` has `count: {left}`: write `count: {numbers[-1] + 1}` again; else {hint}"
-        if left
+        f"`{family}` has `count: {declared_count}`: write `count: {numbers[-1] + 1}` again; else {hint}"
+        if declared_count
         else hint
     )
 
@@ -427,7 +429,7 @@ def _protected(
 
 def _kept_from(desired: Desired, address: str, what: str, hint: str) -> Diagnostic:
     summary = f"{address} would {what}, but its `prevent_destroy` is true"
-    return finding(desired, address, "protected", summary=summary, hint=hint)
+    return finding(desired, address, "protected", summary, hint)
 
 
 def losses(desired: Desired, state: State, actions: Iterable[Action]) -> tuple[Loss, ...]:
@@ -465,11 +467,13 @@ def with_cleanup(
     """
     used = {name for choice in outcome.choices for name in choice.volumes.values()}
     used |= {r.attachment.volume for r in state.of("attachment") if r.attachment.rank not in freed}
-    wanted = _mounted(desired.tasks[name] for name in (*(r.task for r in outcome.refusals), *waiting_tasks))
+    mounted_later = _mounted(
+        desired.tasks[name] for name in (*(r.task for r in outcome.refusals), *waiting_tasks)
+    )
     out = dict(decisions)
     for name, want in desired.volumes.items():
         if want.cleanup is not None and name not in used:
-            out[name] = _unused(decisions[name], want.cleanup, state, now, waits=name in wanted)
+            out[name] = _unused(decisions[name], want.cleanup, state, now, waits=name in mounted_later)
     return out
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.spec.values import show_mib
+from declarative.model.spec.amounts import show_mib
 from declarative.model.status import BOOTING, NodeState
 from declarative.model.text import clean, ranges
 from declarative.placement.explain.alternatives import Alternative, Elsewhere, Instead, Rejected

@@ -10,7 +10,7 @@ from typing import Any
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.resource import Offer
-from declarative.model.spec.values import show_mib
+from declarative.model.spec.amounts import show_mib
 from declarative.model.state import KINDS, Record, natural
 from declarative.model.text import clean
 from declarative.planner.json_values import plain

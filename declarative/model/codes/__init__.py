@@ -8,9 +8,8 @@ and makes `docs/errors.md` of it.
 
 from declarative.model.codes.commands import COMMAND
 from declarative.model.codes.entry import Chapter, Code
-from declarative.model.codes.language import LANGUAGE, YAML
+from declarative.model.codes.language import LANGUAGE, REFERENCES, TEMPLATES, YAML
 from declarative.model.codes.planning import CAPACITY, PLANNING, STRUCTURAL
-from declarative.model.codes.references import REFERENCES, TEMPLATES
 from declarative.model.codes.state import SAVED, STATE
 
 CODES: dict[str, Code] = {

@@ -140,13 +140,13 @@ def _out_of_range(value: float, bounds: Is) -> tuple[str, str] | None:
     if not math.isfinite(value):
         return "must be a finite number", "write digits"
     least, most, above = bounds.minimum, bounds.maximum, bounds.above
-    found = f"found {str(value).removesuffix('.0')}"
+    shown = f"found {str(value).removesuffix('.0')}"
     if least is not None and value < least:
-        return f"must be at least {least:.15g}, {found}", f"write {least:.15g} or more"
+        return f"must be at least {least:.15g}, {shown}", f"write {least:.15g} or more"
     if most is not None and value > most:
-        return f"must be at most {most:.15g}, {found}", f"write {most:.15g} or less"
+        return f"must be at most {most:.15g}, {shown}", f"write {most:.15g} or less"
     if above is not None and value <= above:
-        return f"must be more than {above:.15g}, {found}", f"write a number above {above:.15g}"
+        return f"must be more than {above:.15g}, {shown}", f"write a number above {above:.15g}"
     return None
 
 
@@ -214,11 +214,11 @@ def _problems(bad: BadValueError, path: ValuePath) -> list[Problem]:
 def decode_part(cls: type[T], value: Json) -> T:
     """`decode` within a notation: every problem as one `BadValueError`."""
     problems: list[Problem] = []
-    found = decode(cls, value, (), problems)
+    decoded = decode(cls, value, (), problems)
     wrong = [p for p in problems if not p.warning]
     raise_all([BadValueError(p.code, p.summary, p.hint, p.path, at_key=p.at_key) for p in wrong])
-    assert found is not None
-    return found
+    assert decoded is not None
+    return decoded
 
 
 def _items(hint: Any, value: Json, path: ValuePath, bounds: Is, out: list[Problem]) -> Any:
@@ -230,8 +230,8 @@ def _items(hint: Any, value: Json, path: ValuePath, bounds: Is, out: list[Proble
         out.append(Problem(path, "too-large", summary, "write fewer"))
         return None
     each = _of_items(bounds.longest, bounds.blank)
-    found = AnyCase if bounds.any_case else Items
-    return found(_value(hint, item, (*path, i), each, out) for i, item in enumerate(value))
+    list_type = AnyCase if bounds.any_case else Items
+    return list_type(_value(hint, item, (*path, i), each, out) for i, item in enumerate(value))
 
 
 @functools.cache
@@ -304,31 +304,31 @@ def decode(cls: type[T], value: Json, path: ValuePath, out: list[Problem]) -> T 
         out.append(_wrong_type(path, "a mapping", value))
         return None
     before = len(out)
-    given = _given(cls, value, path, out)
+    fields = _given(cls, value, path, out)
     if any(name not in value for name in _required(typing.cast("Any", cls))):
         out += _missing(cls, value, path)
     if any(not problem.warning for problem in out[before:]):
         return None
     try:
-        return cls(**given)
+        return cls(**fields)
     except BadValueError as bad:
         out += _problems(bad, path)
         return None
 
 
 def _given(cls: Any, value: Mapping[str, Json], path: ValuePath, out: list[Problem]) -> dict[str, Any]:
-    """The fields that are there, without those that mean their default."""
+    """The fields that are there. A key without a value means the field's default."""
     before, fields = len(out), _by_name(cls)
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, item in value.items():
         if len(out) - before >= MAX_PROBLEMS:
             break
         field = fields.get(key)
         if field is None:
             out.append(_unknown(cls, str(key), path))
-        elif field.required or not _means_default(item, field.bounds):
-            given[key] = _value(field.hint, item, (*path, key), field.bounds, out)
-    return given
+        elif field.required or not (item is None or (item is True and field.bounds.true_is_default)):
+            values[key] = _value(field.hint, item, (*path, key), field.bounds, out)
+    return values
 
 
 @functools.cache
@@ -341,11 +341,6 @@ def _required(cls: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields_of(cls) if field.required)
 
 
-def _means_default(value: Json, bounds: Is) -> bool:
-    """A key without a value means the field's default."""
-    return value is None or (value is True and bounds.true_is_default)
-
-
 def _missing(cls: Any, value: Mapping[Any, Json], path: ValuePath) -> Iterator[Problem]:
     """The required fields that are not there, unless an unknown field was taken for one of them."""
     fields = _by_name(cls)
@@ -354,14 +349,11 @@ def _missing(cls: Any, value: Mapping[Any, Json], path: ValuePath) -> Iterator[P
     meant = {_unknown_hint(cls, key)[1] for key in unknown}
     for field in missing:
         if field.name not in meant:
-            hint = f"add `{field.name}: …`; {_clause(field.doc)}"
+            # The sentence as the end of another one; `CPUs of …` stays as it is.
+            first = field.doc[:1] if field.doc[1:2].isupper() else field.doc[:1].lower()
+            clause = (first + field.doc[1:]).rstrip(",. …")
+            hint = f"add `{field.name}: …`; {clause}"
             yield Problem(path, "missing-field", f"`{field.name}` is missing", hint)
-
-
-def _clause(sentence: str) -> str:
-    """A sentence as the end of another one."""
-    first = sentence[:1] if sentence[1:2].isupper() else sentence[:1].lower()  # `CPUs of …` stays
-    return (first + sentence[1:]).rstrip(",. …")
 
 
 @functools.cache

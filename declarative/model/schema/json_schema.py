@@ -122,13 +122,13 @@ def _with_templates(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _or_template(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of one value. A text without rules needs no more."""
-    found = _with_templates(schema)
-    if "const" in found or _takes_text(found):
-        return found
-    if "anyOf" in found:
-        return {**found, "anyOf": [*found["anyOf"], TEMPLATE]}
-    described = {"description": found.pop("description")} if "description" in found else {}
-    return {**described, "anyOf": [found, TEMPLATE]}
+    with_templates = _with_templates(schema)
+    if "const" in with_templates or _takes_text(with_templates):
+        return with_templates
+    if "anyOf" in with_templates:
+        return {**with_templates, "anyOf": [*with_templates["anyOf"], TEMPLATE]}
+    described = {"description": with_templates.pop("description")} if "description" in with_templates else {}
+    return {**described, "anyOf": [with_templates, TEMPLATE]}
 
 
 def _takes_text(schema: Mapping[str, Any]) -> bool:
@@ -202,5 +202,5 @@ def validate(cls: type, kind: str, value: Json) -> list[Problem]:
     """Every place where `value` is not what the schema of document type `kind` allows."""
     if isinstance(value, Mapping) and _valid(cls, kind, value):
         return []
-    found = _validator(cls, kind).iter_errors(value)
-    return [Problem(tuple(e.absolute_path), "schema", e.message[:200]) for e in found]
+    errors = _validator(cls, kind).iter_errors(value)
+    return [Problem(tuple(e.absolute_path), "schema", e.message[:200]) for e in errors]

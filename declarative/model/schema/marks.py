@@ -233,5 +233,4 @@ def in_place(cls: type) -> frozenset[str]:
 
 def ignored_of(cls: type) -> Mapping[str, str]:
     """Fields of dstack that are accepted and change nothing, and why not."""
-    found: Mapping[str, str] = getattr(cls, "IGNORED", {})
-    return found
+    return typing.cast("Mapping[str, str]", getattr(cls, "IGNORED", {}))

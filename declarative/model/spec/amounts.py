@@ -105,8 +105,8 @@ class Count:
         ends: list[int | None] = []
         for end in (low, high):
             if end and not re.fullmatch(r"\d{1,100}", end):
-                found = f"{describe(value)} is not a whole number or a range"
-                raise BadValueError("bad-range", found, _meant(value, r"\d{1,9}") or cls.HINT)
+                summary = f"{describe(value)} is not a whole number or a range"
+                raise BadValueError("bad-range", summary, _meant(value, r"\d{1,9}") or cls.HINT)
             if end and int(end) > MAX_COUNT:
                 hint = f"write a smaller number: at most {MAX_COUNT}"
                 raise BadValueError("out-of-range", f"{describe(value)} is more than {MAX_COUNT}", hint)

@@ -23,8 +23,9 @@ from declarative.model.schema.marks import (
     describe,
     raise_all,
 )
+from declarative.model.spec.amounts import MAX_COUNT, Size
 from declarative.model.spec.text import PLACES, WORDS, Name
-from declarative.model.spec.values import MAX_COUNT, Gpu, Size
+from declarative.model.spec.values import Gpu
 
 ANYWHERE = "*"
 """The key for an image that is the same in all regions."""

@@ -19,21 +19,11 @@ from declarative.model.schema.marks import (
     closed_mapping,
     describe,
 )
-from declarative.model.spec.amounts import unpadded
+from declarative.model.spec.amounts import MAX_COUNT, Count, IdleDuration, unpadded
 from declarative.model.spec.hosts import SshConfig
 from declarative.model.spec.schedule import Schedule
 from declarative.model.spec.text import PLACES, WORDS, Env, Name, Tags
-from declarative.model.spec.values import (
-    MAX_COUNT,
-    Blocks,
-    Count,
-    FallbackPolicy,
-    IdleDuration,
-    Level,
-    Placement,
-    Resources,
-    SpotPolicy,
-)
+from declarative.model.spec.values import Blocks, FallbackPolicy, Level, Placement, Resources, SpotPolicy
 
 _SLURM_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,&|!*()\[\]:@+-]{0,254}", re.ASCII)
 """The form of the name of a partition, account, QoS or feature; it becomes part of a command line
@@ -90,8 +80,8 @@ class NodeCount:
     @classmethod
     def _checked(cls, low: int, target: int, high: int | None) -> Self:
         if low < 0 or target < low or (high is not None and target > high):
-            found = f"min {low}, target {target}, max {'unlimited' if high is None else high}"
-            summary = f"`nodes` needs 0 <= min <= target <= max, found {found}"
+            shown = f"min {low}, target {target}, max {'unlimited' if high is None else high}"
+            summary = f"`nodes` needs 0 <= min <= target <= max, found {shown}"
             raise BadValueError("bad-range", summary, cls.HINT)
         if max(low, target, high or 0) > MAX_COUNT:
             raise BadValueError("out-of-range", f"at most {MAX_COUNT} nodes can be declared", cls.HINT)
@@ -273,12 +263,12 @@ class Fleet:
             summary = "`instance_ids` belong to one backend, and `backends` does not name it"
             hint = "write their backend: `backends: [aws]`"
             raise BadValueError("bad-value", summary, hint, ("instance_ids",), at_key=True)
-        for i, made in enumerate(self.instance_ids):
-            if not re.fullmatch(r"[!-~]{1,255}", made):
-                summary = f"{describe(made)} is not the id of an instance"
+        for i, instance in enumerate(self.instance_ids):
+            if not re.fullmatch(r"[!-~]{1,255}", instance):
+                summary = f"{describe(instance)} is not the id of an instance"
                 raise BadValueError("bad-value", summary, "write it as its cloud does", ("instance_ids", i))
-            if made in self.instance_ids[:i]:
-                summary = f"`{made}` is listed twice"
+            if instance in self.instance_ids[:i]:
+                summary = f"`{instance}` is listed twice"
                 raise BadValueError("duplicate-host", summary, "remove one", ("instance_ids", i))
 
     def _check_kind(self) -> None:

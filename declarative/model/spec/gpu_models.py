@@ -41,7 +41,7 @@ _BOARDS = re.compile(r"[ _-]*(sxm\d?|pcie|nvlink|oam|mega)(?![a-z])")
 _PRO = re.compile(r"rtx(?:pro(\d+)(?:blackwell)?(?:ws)?|(\d+00)blackwell)")
 """`RTX PRO 6000`, which has no namesake of another generation, and `RTX 6000 Blackwell`, which has."""
 _SIZE = re.compile(r"(?:[ _-]+|(?<=sxm)|(?<=pcie))\(?(\d{1,3}) ?gb?\)?(?![a-z0-9.])", re.IGNORECASE)
-"""A size of memory. That of a MIG instance, `3g.20gb`, is none."""
+"""A size of memory; `3g.20gb` of a MIG instance does not match."""
 _BY_NAME = {
     name.lower(): name for models in MODELS.values() for name, _ in (m.split(":") for m in models.split())
 }
@@ -92,14 +92,14 @@ def known(name: str) -> tuple[str, int | None] | None:
     return model, gb
 
 
-def fits(asked: str, model: str, mib: int | None) -> bool:
+def fits(name: str, model: str, mib: int | None) -> bool:
     """Whether GPUs of a model with that much memory are those that a name asks for. A size in it is asked for
     as well: an `A100-80GB` is an `A100` with 80 GB, and an `A100` of any size is an `A100`.
     """
-    if spelling(asked) == spelling(model):
+    if spelling(name) == spelling(model):
         return True
-    (wanted, size), (has, own) = parts(asked), parts(model)
-    if spelling(wanted) != spelling(has):
+    (model_asked, size), (has, own) = parts(name), parts(model)
+    if spelling(model_asked) != spelling(has):
         return False
     return size is None or size * 1024 == (mib or (own or 0) * 1024)
 

@@ -23,13 +23,13 @@ def own_only(address: str) -> str | None:
     it.
     """
     try:
-        found = ipaddress.ip_network(address)
+        network = ipaddress.ip_network(address)
     except ValueError:
         return None  # a name
     for kind, is_one in (
-        ("loopback", found.is_loopback),
-        ("link-local", found.is_link_local),
-        ("no host's", found.is_unspecified or found.is_multicast),
+        ("loopback", network.is_loopback),
+        ("link-local", network.is_link_local),
+        ("no host's", network.is_unspecified or network.is_multicast),
     ):
         if is_one:
             return kind
@@ -105,10 +105,10 @@ class HostKey(Word):
     @classmethod
     def parse(cls, value: Json) -> Self:
         """`bad-host-key` if it is not a key. The part after the kind must be a whole key of that kind."""
-        found = cls._FORM.fullmatch(value.strip()) if isinstance(value, str) else None
-        if found is None:
+        match = cls._FORM.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match is None:
             raise BadValueError("bad-host-key", f"{describe(value)} is not a host's public key", cls.HINT)
-        kind, text = found[1], found[2]
+        kind, text = match[1], match[2]
         if not _is_key(kind, text):
             summary = f"{describe(value)} is not a whole key of the kind `{kind}`"
             raise BadValueError("bad-host-key", summary, cls.HINT)
@@ -249,24 +249,24 @@ class Hosts(tuple[HostFields, ...]):
             raise BadValueError("wrong-type", f"expected a list of hosts, found {describe(value)}", cls.HINT)
         out: list[HostFields] = []
         faults: list[BadValueError] = []
-        seen: set[tuple[str, int | None]] = set()
+        known: set[tuple[str, int | None]] = set()
         for i, item in enumerate(value):
             try:
                 host = decode_part(HostFields, {"hostname": item} if isinstance(item, str) else item)
             except BadValueError as bad:
                 faults += bad.within(i)
                 continue
-            if (host.hostname, host.port) in seen:
+            if (host.hostname, host.port) in known:
                 summary = f"{describe(host.hostname)} is named twice"
                 faults.append(BadValueError("duplicate-host", summary, "remove one", (i,)))
-            seen.add((host.hostname, host.port))
+            known.add((host.hostname, host.port))
             out.append(host)
         raise_all(faults)
-        given = [h.internal_ip is not None for h in out]
-        if any(given) and not all(given):
+        has_address = [h.internal_ip is not None for h in out]
+        if any(has_address) and not all(has_address):
             hint = "give every host one, or none"
             raise BadValueError(
-                "bad-address", "only some hosts have an `internal_ip`", hint, (given.index(False),)
+                "bad-address", "only some hosts have an `internal_ip`", hint, (has_address.index(False),)
             )
         return cls(out)
 

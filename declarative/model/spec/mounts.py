@@ -243,14 +243,14 @@ class Mount:
 
     @classmethod
     def _inline(cls, value: Mapping[str, Json], names: int) -> Inline | None:
-        given = {k: v for k, v in value.items() if k in _INLINE}
-        if not given:
+        fields = {k: v for k, v in value.items() if k in _INLINE}
+        if not fields:
             return None
         if names > 1:
             raise BadValueError(
                 "bad-mount", "a volume to create has one name, not alternatives", cls.HINT, ("name",)
             )
-        return decode_part(Inline, given)
+        return decode_part(Inline, fields)
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
@@ -294,10 +294,10 @@ def _duplicate(mounts: Sequence[Mount], index: int) -> BadValueError:
 
 def _texts(value: Json) -> tuple[str, ...]:
     """The text, or the texts of a list; empty if one of them is empty or not a text."""
-    found = [value] if isinstance(value, str) else value
-    if not isinstance(found, list | tuple) or not all(isinstance(text, str) and text for text in found):
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) and text for text in texts):
         return ()
-    return tuple(map(str, found))
+    return tuple(map(str, texts))
 
 
 def _unknown(key: str, known: Sequence[str], *also: str) -> BadValueError:

@@ -46,10 +46,10 @@ class PlanKey(Word):
     @classmethod
     def parse(cls, value: Json) -> Self:
         """Messages do not show the value: it may be a private key."""
-        found = cls._FORM.fullmatch(value.strip()) if isinstance(value, str) else None
-        if found is None or not cls._decoded(found[1]).startswith(cls._HEAD):
+        match = cls._FORM.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match is None or not cls._decoded(match[1]).startswith(cls._HEAD):
             raise BadValueError("bad-value", "this is not a public Ed25519 key", cls.HINT)
-        return cls(f"ssh-ed25519 {found[1]}")
+        return cls(f"ssh-ed25519 {match[1]}")
 
     @classmethod
     def _decoded(cls, text: str) -> bytes:

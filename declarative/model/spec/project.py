@@ -60,7 +60,7 @@ class Variable:
 
     def accept(self, value: Json) -> Json:
         """`value`, given as text or typed, in the variable's type; `bad-variable` if it does not fit."""
-        kind, given = self.kind(), value
+        kind, as_written = self.kind(), value
         if isinstance(value, str) and kind is not VariableType.STRING:
             value = _typed(value, kind)
         is_bool = isinstance(value, bool)
@@ -71,10 +71,12 @@ class Variable:
         }[kind]
         if not ok:
             hint = f"write a {kind.value}" + (", `true` or `false`" if kind is VariableType.BOOL else "")
-            raise BadValueError("bad-variable", f"expected a {kind.value}, found {describe(given)}", hint)
+            raise BadValueError(
+                "bad-variable", f"expected a {kind.value}, found {describe(as_written)}", hint
+            )
         if self.allowed is not None and value not in self.allowed:
             listing = ", ".join(f"`{a}`" for a in self.allowed)
-            summary = f"expected one of {listing}, found {describe(given)}"
+            summary = f"expected one of {listing}, found {describe(as_written)}"
             raise BadValueError("bad-variable", summary, "write one of these, or add it to `allowed`")
         return value
 
@@ -176,10 +178,7 @@ class Removed:
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """Both fields are required: neither answer is a safe default."""
-        keys = {
-            "from": {"type": "string", "pattern": f"^{_VOLUME.pattern}$"},
-            "destroy": {"type": "boolean"},
-        }
+        keys = {"from": {"type": "string", "pattern": f"^{_VOLUME.pattern}$"}, "destroy": {"type": "boolean"}}
         return closed_mapping(keys, list(keys))
 
     def plain(self) -> Json:
@@ -214,8 +213,8 @@ class Removals(tuple[Removed, ...]):  # noqa: SLOT001  # it keeps its index
     def keeps(self, address: str) -> bool:
         """Whether it is a volume that is forgotten, and stays as it is."""
         kind, _, name = address.partition("/")
-        found = self.of(name) if kind == "volume" else None
-        return found is not None and not found.destroy
+        removed = self.of(name) if kind == "volume" else None
+        return removed is not None and not removed.destroy
 
 
 @struct(frozen=True, slots=True)
@@ -325,12 +324,12 @@ def _entries(value: Json, kind: type[Removed | Moved]) -> list[Any]:
     faults: list[BadValueError] = []
     for i, item in enumerate(value):
         try:
-            found = kind.parse(item)
+            entry = kind.parse(item)
         except BadValueError as bad:
             faults += bad.within(i)
             continue
         address = str(item["from"])
-        if out.setdefault(address, found) is not found:
+        if out.setdefault(address, entry) is not entry:
             summary = f"`{address}` has another entry"
             faults.append(BadValueError("duplicate-name", summary, "remove one of them", (i, "from")))
     raise_all(faults)
@@ -361,8 +360,7 @@ class Project:
     ] = ()
     variables: Annotated[Variables, Doc("Values for `${{ var.x }}`.")] = field(default_factory=Variables)
     limits: Annotated[
-        Limits,
-        Doc("Limits for all plans: `{cost_per_hour: 400, nodes: 50, protected: [fleet/prod-*]}`."),
+        Limits, Doc("Limits for all plans: `{cost_per_hour: 400, nodes: 50, protected: [fleet/prod-*]}`.")
     ] = Limits()
     reconcile: Annotated[
         Reconcile,

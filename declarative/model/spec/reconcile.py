@@ -74,10 +74,10 @@ class Limits:
     @property
     def hourly(self) -> tuple[str, float] | None:
         """The stricter one of the two cost limits: its name, and its value in USD an hour."""
-        found = [("cost_per_hour", self.cost_per_hour)] if self.cost_per_hour is not None else []
+        limits = [("cost_per_hour", self.cost_per_hour)] if self.cost_per_hour is not None else []
         if self.cost_per_month is not None:
-            found.append(("cost_per_month", self.cost_per_month / HOURS_A_MONTH))
-        return min(found, key=lambda item: item[1], default=None)
+            limits.append(("cost_per_month", self.cost_per_month / HOURS_A_MONTH))
+        return min(limits, key=lambda item: item[1], default=None)
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")

@@ -63,16 +63,16 @@ class Retry:
                 summary = f"`{key}` is not a field of retry"
                 hint = suggest(key, known) if len(key) <= MAX_WORD else None
                 raise BadValueError("unknown-field", summary, hint or cls.HINT, (key,), at_key=True)
-        given = value.get("on_events")
-        events = tuple(RetryEvent) if given is None else cls._events(given)
+        names = value.get("on_events")
+        events = tuple(RetryEvent) if names is None else cls._events(names)
         most = value.get("max_attempts")
         if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
-            found = f"expected a number of attempts, found {describe(most)}"
+            message = f"expected a number of attempts, found {describe(most)}"
             hint = unquoted(most, (int,), cls.COUNT_HINT)
-            raise BadValueError("wrong-type", found, hint, ("max_attempts",))
+            raise BadValueError("wrong-type", message, hint, ("max_attempts",))
         if most is not None and most < 1:
-            found = f"`max_attempts` is at least 1, and this one is {most}"
-            raise BadValueError("out-of-range", found, cls.COUNT_HINT, ("max_attempts",))
+            message = f"`max_attempts` is at least 1, and this one is {most}"
+            raise BadValueError("out-of-range", message, cls.COUNT_HINT, ("max_attempts",))
         return cls(events, cls._duration(value.get("duration"), most), most)
 
     @classmethod
@@ -102,8 +102,8 @@ class Retry:
     @classmethod
     def _events(cls, value: Json) -> tuple[RetryEvent, ...]:
         if not isinstance(value, list | tuple) or not value:
-            found = f"expected a list of events, found {describe(value)}"
-            raise BadValueError("wrong-type", found, cls.HINT, ("on_events",))
+            message = f"expected a list of events, found {describe(value)}"
+            raise BadValueError("wrong-type", message, cls.HINT, ("on_events",))
         known = {event.value: event for event in RetryEvent}
         for i, item in enumerate(value):
             if not isinstance(item, str) or item not in known:
@@ -202,7 +202,7 @@ def _last(text: str, minute: float, zone: str) -> float | None:
     from cronsim import CronSim
 
     at = datetime.fromtimestamp(minute, _zone(zone)) + timedelta(minutes=1)
-    return next((found.timestamp() for found in CronSim(text, at, reverse=True)), None)
+    return next((time.timestamp() for time in CronSim(text, at, reverse=True)), None)
 
 
 @functools.lru_cache(maxsize=1024)

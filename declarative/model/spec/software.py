@@ -140,39 +140,35 @@ class Repos(tuple[Repo, ...]):
         if _SECRET.match(str(item.get("url") if isinstance(item, Mapping) else item)):
             hint = "leave them out: a private repository is cloned by the key or the helper of its node"
             raise BadValueError("bad-credential", "the URL holds a user or a password", hint, (0,))
-        given = cls._given(item)
-        if not given or not all(map(_is_text, given.values())):
+        fields = cls._given(item)
+        if not fields or not all(map(_is_text, fields.values())):
             raise BadValueError("wrong-type", "expected a repository", cls.HINT, (0,))
-        repo = Repo(**given)
+        repo = Repo(**fields)
         for text in filter(None, (repo.branch, repo.hash)):
             if not _REVISION.fullmatch(text):
                 raise BadValueError(
                     "bad-value", f"{describe(text)} is not a branch or a commit", cls.HINT, (0,)
                 )
-        cls._check_paths(repo)
-        return repo
-
-    @staticmethod
-    def _check_paths(repo: Repo) -> None:
         if _leads_away(repo.path, ("/", "~") if repo.local else ("~", "-")):
             hint = "leave the path out: what is sent lies where the commands start"
             raise BadValueError("bad-path", f"`{repo.path}` is not below the rank's folder", hint, (0,))
         if repo.local and _leads_away(repo.source, ("/", "~")):
             hint = "make the repository's root the project (`fleetform -C DIR`), and write `files: [.]`"
             raise BadValueError("bad-path", f"`{repo.source}` leads out of the project", hint, (0,))
+        return repo
 
     @classmethod
     def _given(cls, item: Json) -> dict[str, Any]:
         """The fields of a `Repo`, unchecked; empty if `item` has the wrong form."""
         if isinstance(item, str):
-            found = _SOURCE_AND_PATH.fullmatch(item)
-            return {"source": found[1], "path": found[2] or "."} if found else {"source": item}
+            match = _SOURCE_AND_PATH.fullmatch(item)
+            return {"source": match[1], "path": match[2] or "."} if match else {"source": item}
         if not isinstance(item, Mapping) or not set(item) <= set(cls.KEYS):
             return {}
         if ("url" in item) == ("local_path" in item):
             return {}
-        given = {k: item[k] for k in ("path", "branch", "hash") if item.get(k) is not None}
-        return {**given, "source": item.get("url") or item.get("local_path")}
+        fields = {k: item[k] for k in ("path", "branch", "hash") if item.get(k) is not None}
+        return {**fields, "source": item.get("url") or item.get("local_path")}
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:

@@ -10,20 +10,12 @@ from typing import Annotated, ClassVar
 
 from declarative.model.record import set_field, struct
 from declarative.model.schema.marks import BadValueError, Doc, InPlace, Is
+from declarative.model.spec.amounts import MAX_COUNT, Duration, TimeLimit
 from declarative.model.spec.mounts import Mounts
 from declarative.model.spec.schedule import Retry, Schedule
 from declarative.model.spec.software import File, Files, Python, RegistryAuth, Repos
 from declarative.model.spec.text import PLACES, Env, FleetName, Image, Name, NodeName, Tags
-from declarative.model.spec.values import (
-    MAX_COUNT,
-    Duration,
-    FallbackPolicy,
-    Level,
-    Placement,
-    Resources,
-    SpotPolicy,
-    TimeLimit,
-)
+from declarative.model.spec.values import FallbackPolicy, Level, Placement, Resources, SpotPolicy
 
 SHORTEST_WINDOW = 300
 """The shortest `time_window` in seconds: programs need time to load data and to write checkpoints."""
@@ -99,8 +91,8 @@ class UtilizationPolicy:
     time_window: Annotated[Duration, Doc("The time without a break: `30m`, at least `5m`.")]
 
     def __post_init__(self) -> None:
-        found = self.time_window.seconds
-        if found is None or found < SHORTEST_WINDOW:
+        seconds = self.time_window.seconds
+        if seconds is None or seconds < SHORTEST_WINDOW:
             summary = f"a `time_window` is at least 5m, and this one is `{self.time_window.plain()}`"
             raise BadValueError("out-of-range", summary, "write `5m` or more", ("time_window",))
 
@@ -321,9 +313,9 @@ class Task:
                 summary = f"two groups are named `{name}`"
                 hint = "change one of the names, or remove both"
                 raise BadValueError("duplicate-name", summary, hint, ("groups", i, "name"))
-        asked = [group.resources or self.resources for group in self.groups]
-        for i, resources in enumerate(asked):
-            if resources != asked[0]:
+        group_resources = [group.resources or self.resources for group in self.groups]
+        for i, resources in enumerate(group_resources):
+            if resources != group_resources[0]:
                 hint = "ask for what the largest group needs in all, or write a task for each group"
                 summary = "the ranks of one task ask for the same resources, and its groups do not"
                 raise BadValueError(
@@ -334,7 +326,12 @@ class Task:
             raise BadValueError(
                 "out-of-range", f"`groups` have {total} ranks", f"at most {MAX_COUNT}", ("groups",)
             )
-        joined = {"nodes": total, "commands": _of_groups(self.groups), "resources": asked[0], "groups": ()}
+        joined = {
+            "nodes": total,
+            "commands": _of_groups(self.groups),
+            "resources": group_resources[0],
+            "groups": (),
+        }
         for field_name, value in joined.items():
             set_field(self, field_name, value)
 

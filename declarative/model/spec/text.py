@@ -188,21 +188,21 @@ class Env(tuple[tuple[str, str], ...]):
             hint = "write a list: `env: [NAME=value]`" if isinstance(value, str) else cls.HINT
             shown = "text" if isinstance(value, str) else describe(value)  # the text may hold a secret
             raise BadValueError("wrong-type", f"expected a list or a mapping, found {shown}", hint)
-        seen: set[str] = set()
+        names: set[str] = set()
         faults: list[BadValueError] = []
         for place, name, item in items:
-            fault = cls._fault(name, item, seen)
+            fault = cls._fault(name, item, names)
             if fault is not None:
                 fault.at_key = isinstance(place, str) and fault.code == "bad-env"
                 faults += fault.within(place)
             else:
-                seen.add(name)
+                names.add(name)
                 pairs.append((name, cls._text(name, item)))
         raise_all(faults)
         return cls(pairs)
 
     @classmethod
-    def _fault(cls, name: Any, item: Any, seen: set[str]) -> BadValueError | None:
+    def _fault(cls, name: Any, item: Any, names: set[str]) -> BadValueError | None:
         """What is wrong with one variable."""
         if name is None:
             return BadValueError("wrong-type", f"expected `NAME=value`, found {describe(item)}", cls.HINT)
@@ -211,11 +211,11 @@ class Env(tuple[tuple[str, str], ...]):
             if isinstance(name, str) and _ENV_NAME.fullmatch(name.strip()):
                 hint = f"write `{name.strip()}=…`, without spaces around the name"
             return BadValueError("bad-env", f"{describe(name)} is not a variable's name", hint)
-        if name in seen:
+        if name in names:
             return BadValueError("duplicate-key", f"`{name}` is set twice", "remove one of them")
         if isinstance(item, Mapping | list | tuple):
-            found = f"expected a string, found {describe(item)}"
-            return BadValueError("wrong-type", found, "put the value in quotes")
+            summary = f"expected a string, found {describe(item)}"
+            return BadValueError("wrong-type", summary, "put the value in quotes")
         return None
 
     @staticmethod

@@ -12,18 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 from declarative.model.diagnostic import suggest
 from declarative.model.record import struct
 from declarative.model.schema.marks import MAX_SHOWN, BadValueError, Doc, Json, Word, describe, raise_all
-from declarative.model.spec.amounts import (
-    MAX_COUNT,
-    Count,
-    Duration,
-    IdleDuration,
-    Memory,
-    Size,
-    TimeLimit,
-    parse_mib,
-    show_mib,
-    unpadded,
-)
+from declarative.model.spec.amounts import MAX_COUNT, Count, Memory, unpadded
 from declarative.model.spec.gpu_models import fits
 
 _LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,40}")
@@ -106,23 +95,6 @@ class Topology(tuple[tuple[str, str], ...]):
         return dict(self)
 
 
-__all__ = [
-    "MAX_COUNT",
-    "VENDORS",
-    "Count",
-    "Cpu",
-    "Disk",
-    "Duration",
-    "Gpu",
-    "IdleDuration",
-    "Memory",
-    "Resources",
-    "Size",
-    "TimeLimit",
-    "parse_mib",
-    "show_mib",
-]
-
 _PARTS = {"count": "counts", "memory": "amounts of memory", "model": "lists of models", "vendor": "vendors"}
 """The names of the parts of a GPU, for the error that a part is given twice."""
 _TIMES = re.compile(
@@ -170,24 +142,24 @@ class Gpu:
         if len(text) > MAX_GPU:
             raise BadValueError("bad-gpu", f"{describe(value)} is too long", cls.HINT)
         unpadded(text, "bad-gpu")
-        found: dict[str, Any] = {}
+        parts: dict[str, Any] = {}
         for part in text.split(":"):
             key, item = cls._part(part.strip(), value)
-            if key in found:
+            if key in parts:
                 hint, counts = cls.HINT, re.fullmatch(r"(.+):(\d{2,3}):(\d{1,3})", text)
                 if counts and key == "count":
                     hint = f"write `{counts[1]}:{counts[2]}GB:{counts[3]}`: memory has a unit"
                 raise BadValueError("bad-gpu", f"`{value}` names two {_PARTS[key]}", hint)
-            found[key] = item
-        return cls._make(found)
+            parts[key] = item
+        return cls._make(parts)
 
     @classmethod
-    def _make(cls, found: Mapping[str, Any]) -> Self:
+    def _make(cls, parts: Mapping[str, Any]) -> Self:
         return cls(
-            count=found.get("count", Count(1, None)),
-            names=tuple(found.get("model", ())),
-            memory=found.get("memory"),
-            vendor=found.get("vendor"),
+            count=parts.get("count", Count(1, None)),
+            names=tuple(parts.get("model", ())),
+            memory=parts.get("memory"),
+            vendor=parts.get("vendor"),
         )
 
     @classmethod
@@ -246,7 +218,7 @@ class Gpu:
 
     @classmethod
     def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
-        found: dict[str, Any] = {}
+        parts: dict[str, Any] = {}
         faults: list[BadValueError] = []
         if not value or all(item is None for item in value.values()):
             raise BadValueError("bad-gpu", "the mapping of GPUs is empty", cls.HINT)
@@ -254,11 +226,11 @@ class Gpu:
             if item is None and key in cls.KEYS:
                 continue
             try:
-                found |= cls._field(key, item)
+                parts |= cls._field(key, item)
             except BadValueError as bad:
                 faults += bad.within(key)
         raise_all(faults)
-        return cls._make(found)
+        return cls._make(parts)
 
     @classmethod
     def _field(cls, key: str, item: Json) -> dict[str, Any]:
