@@ -251,9 +251,12 @@ class _Model:
         if not paid:
             self.model.costs = [0.0] * len(self.model.costs)
         done = self._solved(seconds, GAP)
+        bound = max(done.bound, 0.0)
+        if paid and not done.proved and not done.impossible:  # in time, fractions may say more
+            bound = max(bound, self.model.solve(whole=False, seconds=seconds).bound)
         if not done.values:
             possible = False if done.impossible else None
-            return Best(done.bound, None, Counter(), done.impossible, possible)
+            return Best(bound, None, Counter(), done.impossible, possible)
         launches: Counter[Space] = Counter()
         for stock, column in zip(self.stocks, self.bought, strict=True):
             if stock.new and round(done.values[column]):
@@ -262,7 +265,7 @@ class _Model:
         values = [round(value) for value in done.values]
         names, volumes = self._named(values)
         return Best(
-            done.bound,
+            bound,
             cost,
             launches,
             done.proved,
