@@ -374,13 +374,13 @@ class Explainer:
         decision = self.decisions.tasks.get(name)
         refusal = next((r for r in self.plan.unplaced.refusals if r.task == name), None)
         count = self.tasks()[name]
-        wanted = list(range(min(count, MOST_RANKS))) if rank is None else [rank]
+        numbers = list(range(min(count, MOST_RANKS))) if rank is None else [rank]
         answer = TaskAnswer(
             address=f"task/{name}" if rank is None else f"rank/{rank_name(name, rank)}",
             task=name,
             status=self._status(name, decision, refusal),
             ranks_count=count,
-            ranks=self._ranks(name, decision, wanted),
+            ranks=self._ranks(name, decision, numbers),
             refusal=refusal,
         )
         return self._with_decision(answer, decision) if decision else answer
@@ -408,11 +408,11 @@ class Explainer:
         )
 
     def _ranks(
-        self, name: str, decision: TaskDecision | None, wanted: Sequence[int]
+        self, name: str, decision: TaskDecision | None, numbers: Sequence[int]
     ) -> tuple[RankAnswer, ...]:
         out: list[RankAnswer] = []
         first: dict[object, int] = {}
-        for rank in wanted:
+        for rank in numbers:
             place = self.seats.get(name, {}).get(rank)
             if decision is None or place is None:
                 out.append(self._without_place(name, rank))

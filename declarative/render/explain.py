@@ -44,10 +44,10 @@ def explain_text(answer: Answer, *, color: bool, width: int | None) -> str:
     """The whole answer."""
     paint = Paint(color=color)
     lines = _task(answer, paint) if isinstance(answer, TaskAnswer) else _node(answer, paint, width)
-    found = list(lines)
-    while found and not found[-1]:
-        found.pop()
-    return seal(found, color=color)
+    shown = list(lines)
+    while shown and not shown[-1]:
+        shown.pop()
+    return seal(shown, color=color)
 
 
 def _headline(address: str, status: str, rest: str, paint: Paint) -> str:
@@ -157,8 +157,8 @@ def _refusal(refusal: Refusal, paint: Paint) -> Iterator[str]:
     """The refusal with all known details, one place a line."""
     yield f"{paint('red', f'[{clean(refusal.code)}]')} {sentence(refusal.summary)}"
     yield ""
-    for words, found in _together(refusal):
-        yield f"  {'rank' if len(found) == 1 else 'ranks'} {ranges(found)}: {words}"
+    for words, numbers in _together(refusal):
+        yield f"  {'rank' if len(numbers) == 1 else 'ranks'} {ranges(numbers)}: {words}"
     cause = next((v for v in refusal.ranks if v.rejections), None)
     if cause:
         yield ""
@@ -183,17 +183,17 @@ def _together(refusal: Refusal) -> Iterator[tuple[str, list[int]]]:
     yield from groups.items()
 
 
-def _rejections(found: Sequence[Rejection]) -> list[list[Cell]]:
-    return [[Cell(clean(r.target)), Cell(clean(r.code)), Cell(_detail(r))] for r in found]
+def _rejections(rejections: Sequence[Rejection]) -> list[list[Cell]]:
+    return [[Cell(clean(r.target)), Cell(clean(r.code)), Cell(_detail(r))] for r in rejections]
 
 
-def _elsewhere(found: Sequence[Elsewhere], ranks: int, paint: Paint) -> Iterator[str]:
-    if len(found) < 2:
+def _elsewhere(areas: Sequence[Elsewhere], ranks: int, paint: Paint) -> Iterator[str]:
+    if len(areas) < 2:
         return
     yield f"All {ranks} ranks together, wherever they may lie:"
     yield ""
     rows = []
-    for item in found:
+    for item in areas:
         where = "/".join(filter(None, (item.backend, item.region, item.at)))
         launches = plural(item.launches, "launch", "launches")
         outcome = launches if item.launches else "nothing is launched"
@@ -263,20 +263,20 @@ def _facts(answer: NodeAnswer) -> Iterator[tuple[str, str]]:
 
 def _shape(kind: NodeType) -> str:
     shape = kind.shape
-    found = [plural(shape.cpu, "CPU"), show_mib(shape.memory_mib)]
+    parts = [plural(shape.cpu, "CPU"), show_mib(shape.memory_mib)]
     if shape.gpus:
         name = f" {clean(shape.gpu_name)}" if shape.gpu_name else ""
-        found.append(f"{shape.gpus}{name} {'GPU' if shape.gpus == 1 else 'GPUs'}")
-    return ", ".join(found) + f", in {plural(kind.total, 'block')}"
+        parts.append(f"{shape.gpus}{name} {'GPU' if shape.gpus == 1 else 'GPUs'}")
+    return ", ".join(parts) + f", in {plural(kind.total, 'block')}"
 
 
-def _looked(found: Sequence[LookedAt], more: int, paint: Paint) -> Iterator[str]:
-    if not found:
+def _looked(groups: Sequence[LookedAt], more: int, paint: Paint) -> Iterator[str]:
+    if not groups:
         return
     yield "Tasks without a place that looked at it:"
     yield ""
     rows = []
-    for item in found:
+    for item in groups:
         names = ", ".join(clean(f"task/{t}") for t in item.tasks)
         names += f" and {item.count - len(item.tasks)} more" if item.count > len(item.tasks) else ""
         detail = sentence(item.detail) + _missing_text(item.short)
@@ -290,37 +290,38 @@ def _looked(found: Sequence[LookedAt], more: int, paint: Paint) -> Iterator[str]
 # --------------------------------------------------------------------------------- what else would do
 
 
-def _instead(found: Instead, what: str, paint: Paint, *, few: bool) -> Iterator[str]:
-    if found.nodes_count + found.offers_count == 0:
+def _instead(alternatives: Instead, what: str, paint: Paint, *, few: bool) -> Iterator[str]:
+    if alternatives.nodes_count + alternatives.offers_count == 0:
         yield f"Nothing else {what}."
         yield ""
     else:
         yield f"What else {what}:"
         yield ""
-        yield from _alternatives(found, FEW if few else len(found.nodes) + len(found.offers), paint)
+        yield from _alternatives(
+            alternatives, FEW if few else len(alternatives.nodes) + len(alternatives.offers), paint
+        )
         yield ""
-    if found.turned_down:
+    if alternatives.turned_down:
         yield "What does not:"
         yield ""
-        yield from columns([row for t in found.turned_down for row in _turned(t)], paint)
+        yield from columns([row for t in alternatives.turned_down for row in _turned(t)], paint)
         yield ""
 
 
-def _places(found: Instead, paint: Paint) -> Iterator[str]:
+def _places(alternatives: Instead, paint: Paint) -> Iterator[str]:
     """Which places would hold one rank. The refusal lists the others, except offers that fleets
     never launch.
     """
-    if found.nodes_count + found.offers_count == 0:
+    if alternatives.nodes_count + alternatives.offers_count == 0:
         yield "Nothing would hold even one rank of it."
         yield ""
     else:
         yield "What would hold one rank of it:"
         yield ""
-        yield from _alternatives(found, len(found.nodes) + len(found.offers), paint)
+        yield from _alternatives(alternatives, len(alternatives.nodes) + len(alternatives.offers), paint)
         yield ""
-    barred = [
-        row for t in found.turned_down if t.code == "no-offer" and t.what == "offer" for row in _turned(t)
-    ]
+    never = [group for group in alternatives.turned_down if (group.what, group.code) == ("offer", "no-offer")]
+    barred = [row for group in never for row in _turned(group)]
     if barred:
         yield "What the fleets never launch:"
         yield ""
@@ -328,12 +329,12 @@ def _places(found: Instead, paint: Paint) -> Iterator[str]:
         yield ""
 
 
-def _alternatives(found: Instead, most: int, paint: Paint) -> Iterator[str]:
+def _alternatives(alternatives: Instead, most: int, paint: Paint) -> Iterator[str]:
     head = [Cell(t, "dim", right="USD/h" in t) for t in ("", "blocks", "share, USD/h", "plan, USD/h", "")]
-    shown = (found.nodes[:most], found.offers[:most])
+    shown = (alternatives.nodes[:most], alternatives.offers[:most])
     yield from columns([head, *(_alternative(a) for part in shown for a in part)], paint)
     for noun, count, part in zip(
-        ("node", "offer"), (found.nodes_count, found.offers_count), shown, strict=True
+        ("node", "offer"), (alternatives.nodes_count, alternatives.offers_count), shown, strict=True
     ):
         if count > len(part):
             more = count - len(part)

@@ -171,8 +171,8 @@ class _Recount:
 
     def domain(self, job: Job) -> Domain:
         """The domain in which a cluster task without a place found the most places."""
-        found = best_try(self.assignment, job, {})
-        return found.domain if found else ANYWHERE
+        best = best_try(self.assignment, job, {})
+        return best.domain if best else ANYWHERE
 
 
 class _RejectedGroups:
@@ -347,18 +347,18 @@ def elsewhere(scene: Scene, ask: Ask) -> tuple[Elsewhere, ...]:
         area = domain.area
         if area is None:
             continue
-        found = Special(recount.assignment, job, domain).run()
-        fits = job.ranks if found.failed is None else len(fitting_ranks(recount.assignment, job, found))
+        tried = Special(recount.assignment, job, domain).run()
+        fits = job.ranks if tried.failed is None else len(fitting_ranks(recount.assignment, job, tried))
         item = Elsewhere(
             fleet=area.fleet,
             backend=area.backend,
             region=area.region,
             at=area.at,
             ranks_found=fits,
-            launches=found.launches,
-            hourly=round(found.cost, 6),
+            launches=tried.launches,
+            hourly=round(tried.cost, 6),
         )
-        out.append(((found.failed is not None, -fits, *found.key), item))
+        out.append(((tried.failed is not None, -fits, *tried.key), item))
     return tuple(item for _, item in sorted(out, key=lambda p: p[0])[:MOST])
 
 

@@ -27,10 +27,10 @@ from declarative.placement.passes import SEAT_WORK
 from declarative.placement.problem import Ask, FleetRule, Quota, Remedy, quota_of
 
 MOST_REFUSALS = 50
-"""Changes are looked for of so many refusals. Tasks that are alike count once."""
+"""The most refusals whose changes are looked for. Tasks that are alike count once."""
 
 NAMED = 4
-"""So many changes are named of one task."""
+"""The most changes that are named of one task."""
 
 LEAST_PLANS, MOST_PLANS, MOST_PLANNED = 5, 20, 1_500
 """How often a plan is made again for all of them, at least and at most; and the tasks in these plans, if they
@@ -41,7 +41,7 @@ SHARED = 0.75
 """The part of the work that may go into changes that tasks share."""
 
 PASSES = 3
-"""So many times a plan seats all tasks at least."""
+"""How often a plan seats all tasks, at least."""
 
 CLOSER = 8
 """How many times as often, and as long, if it is about one task."""
@@ -116,7 +116,7 @@ def _is_entry(offer: Offer, backend: str, instance_type: str) -> bool:
 
 
 class ChangeFinder:
-    """Changes that would make tasks fit which the plan left out."""
+    """Finds changes with which a refused task may fit."""
 
     def __init__(self, catalog: Catalog, assignment: Assignment) -> None:
         self.catalog = catalog
@@ -151,26 +151,23 @@ class ChangeFinder:
                 continue
             if job.task.fleets and name not in job.task.fleets:
                 continue
-            domains = self._domains(job, name)
+            # A cluster fits in another fleet no more than before.
+            domains = [d for d in self.catalog.domains(job.request) if not d.area or d.area.fleet == name]
             more = self._more(self.assignment.fleet_room, name, job, domains) if domains else None
             used = rule.existing + launched[name] + room
             if more is not None and used + more <= MAX_COUNT:
                 yield SharedLimit(fleet=name), used, used + more
 
-    def _domains(self, job: Job, fleet: str) -> list[Domain]:
-        """Where more nodes of a fleet may help: a cluster fits in another fleet no more than before."""
-        return [d for d in self.catalog.domains(job.request) if not d.area or d.area.fleet == fleet]
-
     def _offer_limits(self, job: Job) -> Iterator[tuple[SharedLimit, int, int]]:
         """The limits of offers: one for all entries of an instance type, whatever the region."""
         there = Counter(map(quota_of, self.catalog.nodes))
         there.update(launch.option.quota for launch in self.assignment.launches)
-        seen: set[Quota] = set()
+        limited_entries: set[Quota] = set()
         for quota in dict.fromkeys(o.quota for o, _, _ in self.catalog.options_in(job.request, ANYWHERE)):
             entry = (quota[0], "", quota[2], quota[3])
-            more = None if entry in seen else self._more(self.assignment.quota_left, quota, job)
+            more = None if entry in limited_entries else self._more(self.assignment.quota_left, quota, job)
             if more is not None:
-                seen.add(entry)
+                limited_entries.add(entry)
                 used = there[quota] + (self.assignment.quota_left[quota] or 0)
                 offers = (o.offer for o in self.catalog.options if _is_entry(o.offer, quota[0], quota[2]))
                 yield SharedLimit(quota=quota), min((used, *(o.limit or 0 for o in offers))), used + more
@@ -182,8 +179,8 @@ class ChangeFinder:
         if not self.tries:
             return False
         self.tries -= 1
-        found = best_try(self.assignment, self.catalog.job(job.index, ask) if ask else job, {}, domains)
-        return found is not None and found.failed is None
+        best = best_try(self.assignment, self.catalog.job(job.index, ask) if ask else job, {}, domains)
+        return best is not None and best.failed is None
 
     def _if(self, job: Job, text: str, task: Task | None = None, **more: Any) -> Iterator[Change]:
         """The change, if it is enough. `more` are other fields of the ask."""
@@ -246,11 +243,11 @@ class ChangeFinder:
         if cap is None:
             return
         prices = sorted({k.price for k in self.catalog.kinds if k.price is not None and k.price > cap})
-        found = self._first(
+        change = self._first(
             job, prices, lambda p: (f"with `max_price: {yaml(p)}`", replace(task, max_price=p))
         )
-        if found:
-            yield found
+        if change:
+            yield change
         else:
             text = "without `max_price` (some prices are unknown)"
             yield from self._if(job, text, replace(task, max_price=None))
@@ -263,21 +260,18 @@ class ChangeFinder:
             "regions": sorted({k.region for k in self.catalog.kinds}),
             "instances": [],
         }
-        for name, values in known.items():
-            have: tuple[str, ...] = getattr(job.task, name)
-            free = _with(job.task, name, ())
-            if not have or not self._fits(job, _asked(job, free)):
-                continue
-            others = [(*have, v) for v in values if v not in have][:MOST_VALUES]
-            yield self._longer(job, name, others) or Change(f"without `{name}`", _asked(job, free))
+        for name, names in known.items():
+            listed: tuple[str, ...] = getattr(job.task, name)
 
-    def _longer(self, job: Job, field: str, lists: Sequence[tuple[str, ...]]) -> Change | None:
-        """The first of some lists that is enough."""
-        for values in lists:
-            ask = _asked(job, _with(job.task, field, values))
-            if self._fits(job, ask):
-                return Change(f"with `{field}: {yaml(values)}`", ask)
-        return None
+            def ask(names: tuple[str, ...], name: str = name) -> Ask:
+                return _asked(job, replace(job.task, **{name: names}))  # type: ignore[arg-type]
+
+            if not listed or not self._fits(job, ask(())):
+                continue
+            longer = [(*listed, other) for other in names if other not in listed][:MOST_VALUES]
+            enough = next((names for names in longer if self._fits(job, ask(names))), ())
+            text = f"with `{name}: {yaml(enough)}`" if enough else f"without `{name}`"
+            yield Change(text, ask(enough))
 
     def _mounts(self, job: Job) -> Iterator[Change]:
         mounts: tuple[tuple[RankMount, ...], ...] = job.ask.want.mounts
@@ -288,15 +282,12 @@ class ChangeFinder:
 
     def _fewer_nodes(self, job: Job) -> Iterator[Change]:
         """As many ranks as found a place, if those would do alone; else half as many, and so on."""
-        found = best_try(self.assignment, job, {})
-        count = min(len(found.nodes) if found else 0, job.ranks - 1)
-        while job.ranks > 1:
-            count = max(1, count)
+        best = best_try(self.assignment, job, {})
+        count = max(1, min(len(best.nodes) if best else 0, job.ranks - 1))
+        while job.ranks > 1 and count:
             change = _fewer(job, count)
             if self._fits(job, change.ask):
                 yield change
-                return
-            if count == 1:
                 return
             count //= 2
 
@@ -332,14 +323,13 @@ class ChangeFinder:
                 new = replace(have, min=least)
                 return _said(job.task, name, new), _asking(job.task, name, new)
 
-            found = self._first(job, sizes, change)
-            if found:
-                yield found
+            if best := self._first(job, sizes, change):
+                yield best
 
     def _known(self, name: str) -> list[int]:
         """The sizes that nodes and shares of nodes have, in one dimension."""
         if name not in self._sizes:
-            found: set[int] = set()
+            sizes: set[int] = set()
             for shape, total in {(k.shape, k.total) for k in self.catalog.kinds}:
                 whole = {
                     "cpu": shape.cpu,
@@ -349,8 +339,8 @@ class ChangeFinder:
                     "gpu.memory": shape.gpu_memory_mib or 0,
                 }[name]
                 split = total if name in ("cpu", "memory", "gpu") else 1
-                found |= {whole // split * b for b in range(1, split + 1)} | {whole}
-            self._sizes[name] = sorted(found)
+                sizes |= {whole // split * b for b in range(1, split + 1)} | {whole}
+            self._sizes[name] = sorted(sizes)
         return self._sizes[name]
 
     def _first(
@@ -385,17 +375,13 @@ def _fewer(job: Job, count: int) -> Change:
     return Change(f"with `nodes: {count + job.ask.stay}` of the task", ask, milder)
 
 
-def _with(task: Task, field: str, values: tuple[str, ...]) -> Task:
-    return replace(task, **{field: values})  # type: ignore[arg-type]
-
-
 def _bounds(want: Resources) -> list[tuple[str, Any]]:
     """The ranges of a request, by name."""
     gpu = want.gpu
-    found: list[tuple[str, Any]] = [("cpu", want.cpu), ("memory", want.memory), ("disk", want.disk)]
+    ranges: list[tuple[str, Any]] = [("cpu", want.cpu), ("memory", want.memory), ("disk", want.disk)]
     if gpu:
-        found += [("gpu", gpu.count), ("gpu.memory", gpu.memory)]
-    return [(name, have) for name, have in found if have is not None]
+        ranges += [("gpu", gpu.count), ("gpu.memory", gpu.memory)]
+    return [(name, have) for name, have in ranges if have is not None]
 
 
 def _sized(task: Task, **fields: Any) -> Task:
@@ -444,12 +430,12 @@ class _Shared:
 
 
 class ConfirmedChanges:
-    """The remedies of one plan: those that tasks share, and those of each task."""
+    """The changes that another plan has confirmed: those that refused tasks share, and those of each task."""
 
     def __init__(
         self,
         catalog: Catalog,
-        found: Seating,
+        seating: Seating,
         known: Known,
         effort: int,
         plan: Callable[[Catalog, Collection[int], float], Collection[int] | None],
@@ -462,11 +448,11 @@ class ConfirmedChanges:
         With `about`, of all tasks that were refused only that one matters.
         """
         self.catalog, self.known, self._plan = catalog, known, plan
-        self.changes = ChangeFinder(catalog, found.assignment)
-        self.placed = set(found.assignment.seats)
+        self.changes = ChangeFinder(catalog, seating.assignment)
+        self.placed = set(seating.assignment.seats)
         if seated is not None:
             self.placed = {job.index for job in catalog.jobs if job.task.name in seated}
-        left = [job for job in found.left if job.index not in self.placed]
+        refused = [job for job in seating.left if job.index not in self.placed]
         closer = CLOSER if about else 1
         few = len(catalog.jobs) <= EXACT
         scale = effort * (1 if few else min(TIMES, max(FEWER, len(catalog.jobs) / MANY)))
@@ -479,7 +465,7 @@ class ConfirmedChanges:
         self.plans = plans * closer if one_plan <= work else 0
         """How many more may be made: none if there is no time for one, unless it is about one task."""
         kinds: dict[object, list[Job]] = {}
-        for job in sorted(left, key=lambda job: job.task.name != about):
+        for job in sorted(refused, key=lambda job: job.task.name != about):
             kinds.setdefault(_key(job), []).append(job)
         every = dict(list(kinds.items())[:MOST_REFUSALS])
         self.kinds = dict(list(every.items())[:1]) if about else every
@@ -508,8 +494,8 @@ class ConfirmedChanges:
             for r in self.shared
             if name in r.tasks
         ]
-        found = (*shared, *self._own[key])[:NAMED]
-        return found if found or key not in self._unknown else None
+        changes = (*shared, *self._own[key])[:NAMED]
+        return changes if changes or key not in self._unknown else None
 
     def _seated(
         self, asks: Mapping[int, Ask], fleets: Mapping[str, FleetRule], needed: Collection[int] = ()
@@ -532,17 +518,17 @@ class ConfirmedChanges:
     # What tasks share
 
     def _find_shared(self, every: Mapping[object, list[Job]]) -> None:
-        """Of those tasks too that nobody asks about: they take what a limit leaves."""
-        found: dict[SharedLimit, _Shared] = {}
+        """Find the changes that tasks share. Tasks that nobody asks about count: they take what is left."""
+        limits: dict[SharedLimit, _Shared] = {}
         for key, jobs in every.items():
             for limit, used, value in self.changes.shared(jobs[0]):
-                shared = found.setdefault(limit, _Shared(used))
+                shared = limits.setdefault(limit, _Shared(used))
                 shared.jobs += jobs
                 shared.need += (value - used) * len(jobs)
             if not self.changes.tries:
                 self._unknown.add(key)
         mine = {job.index for jobs in self.kinds.values() for job in jobs}
-        for limit, shared in sorted(found.items(), key=lambda item: -len(item[1].jobs)):
+        for limit, shared in sorted(limits.items(), key=lambda item: -len(item[1].jobs)):
             if mine.isdisjoint(job.index for job in shared.jobs):
                 continue
             remedy = self._least(limit, shared)
@@ -551,33 +537,23 @@ class ConfirmedChanges:
 
     def _least(self, limit: SharedLimit, shared: _Shared) -> Remedy | None:
         """The least value with which as many of the tasks fit as can."""
-        wanted = {job.index for job in shared.jobs}
         low, high = shared.used + 1, shared.used + shared.need
-        enough = self.plans >= 1 + (high - low).bit_length()
-        best = self._seated({}, limit.rules(self.catalog, high)) if enough else None
-        if best is None:  # or the least value could not be found any more
-            self._unknown.update(map(_key, shared.jobs))
-        if best is None or not self.placed <= best or not best & wanted:
+        enough = self.plans >= 1 + (high - low).bit_length()  # to find the least value, too
+        seated = self._seated({}, limit.rules(self.catalog, high)) if enough else None
+        helped = {job.index for job in shared.jobs} & (seated or set())
+        if seated is not None and (not self.placed <= seated or not helped):
             return None
-        helped = best & wanted
-        least = self._least_value(limit, low, high, self.placed | helped)
-        if least is None:
+        needed = self.placed | helped
+        while seated is not None and low < high:
+            middle = (low + high) // 2
+            seated = self._seated({}, limit.rules(self.catalog, middle), needed)
+            if seated is not None:
+                low, high = (low, middle) if needed <= seated else (middle + 1, high)
+        if seated is None:
             self._unknown.update(map(_key, shared.jobs))
             return None
         names = tuple(str(job.task.name) for job in self.catalog.jobs if job.index in helped)
-        return Remedy(text=limit.text(self.catalog, least), tasks=names, fleet=limit.fleet)
-
-    def _least_value(self, limit: SharedLimit, low: int, high: int, needed: set[int]) -> int | None:
-        """The least value with which all of these tasks are seated; `high` is enough. None if too many plans
-        were made.
-        """
-        while low < high:
-            middle = (low + high) // 2
-            now = self._seated({}, limit.rules(self.catalog, middle), needed)
-            if now is None:
-                return None
-            low, high = (low, middle) if needed <= now else (middle + 1, high)
-        return high
+        return Remedy(text=limit.text(self.catalog, high), tasks=names, fleet=limit.fleet)
 
     # What is of one task
 
@@ -598,24 +574,17 @@ class ConfirmedChanges:
 
     def _find_one(self, key: object, changes: Iterator[Change]) -> bool:
         """Look for one more change of a task; whether there may be another one worth a name."""
-        found = self._next(self.kinds[key][-1], changes)
-        if found is not None:
-            self._own[key].append(found.text)
+        job = self.kinds[key][-1]
+        change = next((change for change in changes if self._helps(job, change)), None)
+        while change and change.milder and (less := change.milder()) and self._helps(job, less):
+            change = less
         if self.plans < 0 or not self.changes.tries:
             self._unknown.add(key)
-        return found is not None and len(self._own[key]) < NAMED
-
-    def _next(self, job: Job, changes: Iterator[Change]) -> Change | None:
-        """The next change with which the task fits beside all others, as little of it as will do."""
-        for found in changes:
-            change = found
-            if not self._helps(job, change):
-                continue
-            while change.milder and (less := change.milder()) and self._helps(job, less):
-                change = less
-            # Without the plan that shows that less does not do, it may be more than is needed.
-            return change if self.plans >= 0 else None
-        return None
+        # Without the plan that shows that less does not do, it may be more than is needed.
+        if change is None or self.plans < 0:
+            return False
+        self._own[key].append(change.text)
+        return len(self._own[key]) < NAMED
 
     def _helps(self, job: Job, change: Change) -> bool:
         needed = self.placed | {job.index}

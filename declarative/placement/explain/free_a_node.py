@@ -49,9 +49,9 @@ def suggest(
     search = _Moves(sorted(nodes, key=lambda n: (natural(n.name), n.name)), fleets, wants)
     out: list[Suggestion] = []
     for node in search.candidates()[:MOST_TRIED]:
-        found = search.free(node)
-        if found is not None:
-            out.append(found)
+        suggestion = search.free(node)
+        if suggestion is not None:
+            out.append(suggestion)
             if len(out) == MOST:
                 break
     return tuple(out)
@@ -123,13 +123,13 @@ class _Moves:
         taken: list[tuple[int, int, int, int]] = []
         moves: list[tuple[str, str, str]] = []
         for holder in sorted(sizes, key=lambda h: (-sizes[h], natural(h), h)):
-            found = self.targets.best(self._fit(holder, here))
-            if found is None:
+            target_blocks = self.targets.best(self._fit(holder, here))
+            if target_blocks is None:
                 break
-            kind, idle, target, need = found
+            kind, idle, target, need = target_blocks
             self.targets.remove(kind, idle, target)
             self.targets.add(kind, idle - need, target)
-            taken.append(found)
+            taken.append(target_blocks)
             moves.append((holder, here.name, self.nodes[target].name))
         if len(moves) < len(sizes):
             for kind, idle, target, need in reversed(taken):

@@ -127,19 +127,19 @@ class EmptyWorld:
         return most
 
     def _seated(self, world: Assignment, job: Job) -> int:
-        found = best_try(world, job, {})
-        if found is not None and found.failed is not None:
+        best = best_try(world, job, {})
+        if best is not None and best.failed is not None:
             world.roomy = True  # the cheapest launches may be too small
-            found = min(found, best_try(world, job, {}) or found, key=lambda tried: tried.rank)
+            best = min(best, best_try(world, job, {}) or best, key=lambda tried: tried.rank)
             world.roomy = False
-        if found is not None and found.failed is None:
+        if best is not None and best.failed is None:
             return job.ranks
         # Where ranks differ, or several fleets have yet to choose where they lie, one try may choose wrongly.
         if job.ranks > 1 and job.request.fit and not (job.alike and job.request.one_area):
             self._searched += 1
             if self._searched > MOST_SEARCHED or self._may_fit_alone(world.catalog, job):
                 return job.ranks
-        return len(found.nodes) if found else 0
+        return len(best.nodes) if best else 0
 
     def _worlds(self, job: Job, ask: Ask) -> Iterator[Assignment]:
         """With all nodes that may stay; without those that may go and hold no rank of the task; and without
@@ -195,9 +195,9 @@ class EmptyWorld:
             for node in self.catalog.nodes
             if node.name not in gone and not (node.closed and self._is_elastic(node.fleet))
         ]
-        left = Counter(node.fleet for node in nodes)
+        remaining = Counter(node.fleet for node in nodes)
         rules = {
-            name: _grown(rule, rule.existing - len(self._of_fleet.get(name, ())) + left[name], pins)
+            name: _grown(rule, rule.existing - len(self._of_fleet.get(name, ())) + remaining[name], pins)
             for name, rule in self.catalog.fleets.items()
         }
         volumes = {

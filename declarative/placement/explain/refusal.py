@@ -117,9 +117,9 @@ class FinishedPlan:
         return self._by_shape[shape]
 
 
-def fitting_ranks(assignment: Assignment, job: Job, found: Try | None) -> list[int]:
-    """The ranks of a refused task that have places together. `found` is how far it came."""
-    ranks = sorted(found.nodes.keys() - {found.failed}) if found else []
+def fitting_ranks(assignment: Assignment, job: Job, best: Try | None) -> list[int]:
+    """The ranks of a refused task that have places together. `best` is the try that came furthest."""
+    ranks = sorted(best.nodes.keys() - {best.failed}) if best else []
     # Places may share room, such as the maximum of a fleet, so that ranks with volumes have too many of them.
     while ranks and not job.unconstrained:
         ask = job.ask
@@ -161,14 +161,14 @@ class RefusalReports:
     def _refusal(self, job: Job, changes: tuple[str, ...] | None, *, proved: bool) -> Refusal:
         never = self._empty_world.never_fits(job)
         proved = never or proved or self._counts_out(job)
-        found = best_try(self.assignment, job, {}) or Try(domain=ANYWHERE, failed=0)
-        failed = found.failed or 0
-        fits = fitting_ranks(self.assignment, job, replace(found, failed=failed))
+        best = best_try(self.assignment, job, {}) or Try(domain=ANYWHERE, failed=0)
+        failed = best.failed or 0
+        fits = fitting_ranks(self.assignment, job, replace(best, failed=failed))
         self._asked += len(self.plan.alike) + len(self.catalog.options)
         brief = self._asked > MOST_ASKED
         self.assignment.log = []
-        siblings = seat_partly(self.assignment, job, found)
-        report = RejectionReport(self.plan, job, failed, found.domain, siblings, volumes=found.volumes)
+        siblings = seat_partly(self.assignment, job, best)
+        report = RejectionReport(self.plan, job, failed, best.domain, siblings, volumes=best.volumes)
         if not brief:
             report.ask_all()
         self.assignment.undo()
@@ -203,8 +203,8 @@ class RefusalReports:
         options = () if job.reuse else self.catalog.options_in(job.request, ANYWHERE)
         if any(start.baseline_left.values()) or any(start.may_launch(option) for option, _, _ in options):
             return False
-        found = best_try(start, job, {})
-        return found is None or found.failed is not None
+        best = best_try(start, job, {})
+        return best is None or best.failed is not None
 
     def _unknown_pins(self, job: Job) -> str | None:
         """What to say where `instances` names no node that is there or will be, whatever is placed."""
@@ -230,9 +230,9 @@ def summary_of(task: Task, had: int, why: str, *, never: bool, proved: bool) -> 
     """One sentence: how many places were wanted and found, and why no more."""
     noun = ("whole idle node" if task.whole_nodes else "place") + ("s" if task.nodes > 1 else "")
     together = " in one cluster fleet" if task.cluster and task.nodes > 1 else ""
-    wanted = f"{task.nodes} {noun}{together} wanted, {had} found"
+    counts = f"{task.nodes} {noun}{together} wanted, {had} found"
     short = f", short by {task.nodes - had}" if had else ""
-    text = f"{NEVER if never else NOT_NOW}: {wanted}{short}"
+    text = f"{NEVER if never else NOT_NOW}: {counts}{short}"
     return text + (f" ({why})" if why else "") + ("" if proved else "; not proved")
 
 
