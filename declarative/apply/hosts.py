@@ -47,43 +47,41 @@ def instances(
     except ProviderError as error:
         reason = f"{error.summary}; {error.hint}" if error.hint else error.summary
         return [], [LeftOut(host=host, reason=reason) for host in hosts]
-    found = {each.id: each for each in there}
-    types = _types(known)
+    by_id = {instance.id: instance for instance in there}
+    # The first offer of each type that is launched, by region, instance type and spot.
+    types = {(o.region, o.instance_type, o.spot): o for o in reversed(known) if o.host is None}
     offers: list[Offer] = []
     left_out: list[LeftOut] = []
     for host in hosts:
-        made = _adopted(host, found.get(host.key), types, name, backends.lineage)
-        if isinstance(made, Offer):
-            offers.append(made)
+        offer = _adopted(host, by_id.get(host.key), types, name, backends.lineage)
+        if isinstance(offer, Offer):
+            offers.append(offer)
         else:
-            left_out.append(LeftOut(host=host, reason=made))
+            left_out.append(LeftOut(host=host, reason=offer))
     return offers, left_out
 
 
-Type = tuple[str, str, bool]
-"""Region, instance type, spot."""
-
-
-def _types(known: Sequence[Offer]) -> dict[Type, Offer]:
-    """The first offer of each type that is launched."""
-    return {(o.region, o.instance_type, o.spot): o for o in reversed(known) if o.host is None}
-
-
 def _adopted(
-    host: Host, each: Existing | None, types: Mapping[Type, Offer], name: str, lineage: str
+    host: Host,
+    instance: Existing | None,
+    types: Mapping[tuple[str, str, bool], Offer],
+    name: str,
+    lineage: str,
 ) -> Offer | str:
     """The offer of an instance, or why the instance is left out."""
-    if each is None:
+    if instance is None:
         why = "it has ended, or is in another region or account: take it out of `instance_ids`"
         return f"backend {name} has no such instance; {why}"
-    if each.lineage not in (None, lineage):
-        whose = f"{each.address} of another state (lineage {each.lineage})"
+    if instance.lineage not in (None, lineage):
+        whose = f"{instance.address} of another state (lineage {instance.lineage})"
         return f"it is {whose}: take it out of that one first, or, if that is lost, remove fleetform's tags"
-    type_of = types.get((each.region, each.type, each.spot))
+    type_of = types.get((instance.region, instance.type, instance.spot))
     if type_of is None:
-        return f"backend {name} does not know its type `{each.type}`: declare it in the backend's `catalog`"
+        return (
+            f"backend {name} does not know its type `{instance.type}`: declare it in the backend's `catalog`"
+        )
     shape = replace(type_of.shape, disk_mib=None)  # its disk is its own
-    return replace(type_of, shape=shape, zone=each.zone, limit=1, bids=False, host=host)
+    return replace(type_of, shape=shape, zone=instance.zone, limit=1, bids=False, host=host)
 
 
 NOT_YET = "it has not answered yet: it is much slower than the others"
@@ -91,44 +89,42 @@ SILENT = frozenset({NodeState.UNREACHABLE, NodeState.UNKNOWN})
 """The states of nodes that did not answer, or not yet: nothing more is asked of them for now."""
 UNANSWERED = Readiness(state=NodeState.UNKNOWN, reason=NOT_YET)
 MOST_NAMED = 20
-"""So many hosts that are not ready are named one by one; more are counted."""
+"""Hosts that are not ready and are named one by one; more are counted."""
 ASK = "name CPUs and memory in the host's `resources`, or plan without `--offline`"
 
 
 def visited(
     name: str, nodes: Sequence[Record], backends: Backends, patience: float, recorded: Mapping[str, Readiness]
 ) -> dict[str, Visit]:
-    """Node of a backend → the answer of its host. Hosts that were not waited for are left out.
+    """Node of a backend → the answer of its host; `UNANSWERED` for hosts that were not waited for.
 
     That does not mean that they are away. But a host that was `recorded` as away still has not answered.
     """
-    provider = backends.get(name)
+    client = backends.get(name)
 
     def ask(node: Record) -> Visit:
         try:
-            return provider.visit(node)
-        except StaleError:  # whoever lists it says so
-            return Visit(readiness=provider.readiness([node])[node.address.name])
+            return client.visit(node)
+        except StaleError:  # the error is reported when its things are listed
+            return Visit(readiness=client.readiness([node])[node.address.name])
 
     def visit(node: Record) -> Visit:
         key, rest = (name, machine_name(node)), backends.host_rest(node.node.fleet)
-        found = backends.outages.read_host(key, partial(ask, node), lambda visit: visit.readiness, rest)
-        return Visit(readiness=found) if isinstance(found, Readiness) else found
+        answer = backends.outages.read_host(key, partial(ask, node), lambda visit: visit.readiness, rest)
+        return Visit(readiness=answer) if isinstance(answer, Readiness) else answer
 
-    found = prompt_answers({node.address.name: node for node in nodes}, visit, patience)
+    answers = prompt_answers({node.address.name: node for node in nodes}, visit, patience)
+    visits: dict[str, Visit] = {}
     for node in nodes:
-        given = found.get(node.address.name)
-        if given and given.readiness.refusal:
-            reason = in_short(node.node.host, given.readiness.refusal)
-            readiness = replace(given.readiness, reason=reason)
-            found[node.address.name] = replace(given, readiness=readiness)
-        seen, was = found.get(node.address.name), recorded.get(node.address.name)
-        if seen is None or seen.readiness.state is NodeState.UNKNOWN:
-            silent = was is not None and was.state is NodeState.UNREACHABLE
-            found[node.address.name] = (
-                Visit(readiness=was) if was and silent else seen or Visit(readiness=UNANSWERED)
-            )
-    return found
+        answer = answers.get(node.address.name, Visit(readiness=UNANSWERED))
+        if answer.readiness.refusal:
+            reason = in_short(node.node.host, answer.readiness.refusal)
+            answer = replace(answer, readiness=replace(answer.readiness, reason=reason))
+        last = recorded.get(node.address.name)
+        if answer.readiness.state is NodeState.UNKNOWN and last and last.state is NodeState.UNREACHABLE:
+            answer = Visit(readiness=last)
+        visits[node.address.name] = answer
+    return visits
 
 
 def listed(
@@ -150,8 +146,8 @@ def listed(
             return ()
 
     nodes = [node for node in sorted(backends.hosts(name)) if node not in known]
-    found = prompt_answers(dict(zip(nodes, nodes, strict=True)), ask, patience)
-    return [t for node in sorted(found) for t in found[node]], dict(faults), {*nodes} - found.keys()
+    answers = prompt_answers(dict(zip(nodes, nodes, strict=True)), ask, patience)
+    return [t for node in sorted(answers) for t in answers[node]], dict(faults), {*nodes} - answers.keys()
 
 
 def host_offers(
@@ -175,18 +171,21 @@ def host_offers(
     offers: dict[str, tuple[Offer, ...]] = {}
     left_out: list[LeftOut] = []
     risks: dict[str, Risk] = {}
-    by_backend = dict(_by_backend(due))
+    by_backend = _by_backend(due)
 
     def ask(name: str) -> tuple[list[Offer], list[LeftOut]]:
-        mine = [h for h in by_backend[name] if not _is_instance(h)]
-        fit, unfit = _declared(mine) if offline else _looked(mine, name, backends, patience, risks)
-        if theirs := list(filter(_is_instance, by_backend[name])):
-            more, left = instances(theirs, name, backends, known.get(name, ()), offline=offline)
-            fit, unfit = [*fit, *more], [*unfit, *left]
+        named_hosts = [h for h in by_backend[name] if not _is_instance(h)]
+        if offline:
+            fit, unfit = _declared_offers(named_hosts)
+        else:
+            fit, unfit = _looked_at(named_hosts, name, backends, patience, risks)
+        if of_cloud := list(filter(_is_instance, by_backend[name])):
+            adopted, others = instances(of_cloud, name, backends, known.get(name, ()), offline=offline)
+            fit, unfit = [*fit, *adopted], [*unfit, *others]
         return fit, unfit
 
-    for name, (found, unfit) in ask_backends(sorted(by_backend), ask).items():
-        offers[name] = tuple(found)
+    for name, (fit, unfit) in ask_backends(by_backend, ask).items():
+        offers[name] = tuple(fit)
         left_out += unfit
     return offers, left_out, risks
 
@@ -208,11 +207,11 @@ def risk_notes(risks: Mapping[str, Risk]) -> list[Diagnostic]:
     ]
 
 
-def _by_backend(hosts: Iterable[Host]) -> list[tuple[str, list[Host]]]:
+def _by_backend(hosts: Iterable[Host]) -> dict[str, list[Host]]:
     out: dict[str, list[Host]] = {}
     for host in hosts:
         out.setdefault(host.backend, []).append(host)
-    return sorted(out.items())
+    return dict(sorted(out.items()))
 
 
 def _is_instance(host: Host) -> bool:
@@ -255,8 +254,8 @@ def survey(
     named = (h for h in hosts if h.name and not _is_instance(h) and not of_partition(h))
     due = [h for h in named if Address("node", h.name) not in there]
     unfit: dict[Host, LeftOut] = {}
-    by_backend = dict(_by_backend(due))
-    asked = ask_backends(by_backend, lambda name: _looked(by_backend[name], name, backends, patience, {}))
+    by_backend = _by_backend(due)
+    asked = ask_backends(by_backend, lambda name: _looked_at(by_backend[name], name, backends, patience, {}))
     for _, left_out in asked.values():
         unfit |= {item.host: item for item in left_out}
     return [(h, unfit.get(h)) for h in due]
@@ -272,17 +271,19 @@ def _due(host: Host, state: State, *, gone: Collection[Address], recovered: Coll
     return any((was.get(k) or None) != (host.fields.get(k) or None) for k in LOOKED_AT)
 
 
-def _declared(hosts: Sequence[Host]) -> tuple[list[Offer], list[LeftOut]]:
+def _declared_offers(hosts: Sequence[Host]) -> tuple[list[Offer], list[LeftOut]]:
     """Offline: the hosts as they are declared."""
-    found = [(host, declared_shape(host)) for host in hosts]
-    offers = [
-        offer_of_host(host, shape, address=host.fields.get("internal_ip")) for host, shape in found if shape
-    ]
-    unknown = [host for host, shape in found if not shape]
-    return offers, [LeftOut(host=host, reason="what it has is not known offline") for host in unknown]
+    offers: list[Offer] = []
+    left_out: list[LeftOut] = []
+    for host in hosts:
+        if shape := declared_shape(host):
+            offers.append(offer_of_host(host, shape, address=host.fields.get("internal_ip")))
+        else:
+            left_out.append(LeftOut(host=host, reason="what it has is not known offline"))
+    return offers, left_out
 
 
-def _looked(
+def _looked_at(
     hosts: Sequence[Host], name: str, backends: Backends, patience: float, risks: dict[str, Risk]
 ) -> tuple[list[Offer], list[LeftOut]]:
     """The offers of hosts, and why the others are left out. What a host would risk is put into `risks`."""
@@ -301,15 +302,17 @@ def _looked(
     offers: list[Offer] = []
     left_out: list[LeftOut] = []
     for host in hosts:
-        seen = looks.get(host.name)
-        if seen is None:
+        answer = looks.get(host.name)
+        if answer is None:
             left_out.append(LeftOut(host=host, reason=NOT_YET, shape=declared_shape(host)))
             continue
-        readiness, shape = (seen, None) if isinstance(seen, Readiness) else (seen.readiness, seen.shape)
+        readiness, shape = (
+            (answer, None) if isinstance(answer, Readiness) else (answer.readiness, answer.shape)
+        )
         if readiness.risk:
             risks[host.name] = readiness.risk
         if shape and readiness.state is NodeState.READY:
-            offers.append(offer_of_host(host, shape, readiness.can, getattr(seen, "address", None)))
+            offers.append(offer_of_host(host, shape, readiness.can, getattr(answer, "address", None)))
         else:
             left_out.append(
                 LeftOut(

@@ -5,10 +5,8 @@ A partition that cannot be read hides nothing: its records stay, and its nodes a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from declarative.apply.backend_client import BackendClient
 from declarative.apply.backends import Backends, of_partition
@@ -39,30 +37,27 @@ Answers = dict[str, tuple[tuple[Offer, ...] | None, Diagnostic | None]]
 def ask_offers(name: str, backends: Backends, answers: Answers, *, offline: bool = False) -> None:
     """Ask a backend, unless `answers` has too many offers already; see `known_offers`."""
     driver = backends.driver(name)
-    if driver in EXISTING or (offline and driver not in CATALOGUED) or _number(answers) > MOST_OFFERS:
+    known = sum(len(offers or ()) for offers, _ in list(answers.values()))
+    if driver in EXISTING or (offline and driver not in CATALOGUED) or known > MOST_OFFERS:
         return
     try:
-        provider = backends.catalogue(name) if offline else backends.get(name)
+        client = backends.catalogue(name) if offline else backends.get(name)
     except ProviderError as error:
         answers[name] = None, unreadable(name, error)  # declared offers cannot be launched either
         return
     try:
         if offline:
-            answers[name] = call(provider.offers, policy=PATIENCE), None
+            answers[name] = call(client.offers, policy=PATIENCE), None
         else:
-            answers[name] = backends.read(name, _offers_of, part=OFFERS), None
+
+            def ask(client: BackendClient, patience: Policy) -> tuple[Offer, ...]:
+                return call(client.offers, policy=patience)
+
+            answers[name] = backends.read(name, ask, part=OFFERS), None
             if backends.hard and (can := backends.get(name).can()) is not None:
                 backends.able[name] = can
     except ProviderError as error:
         answers[name] = (), unreadable(name, error)
-
-
-def _offers_of(provider: BackendClient, patience: Policy) -> tuple[Offer, ...]:
-    return call(provider.offers, policy=patience)
-
-
-def _number(answers: Answers) -> int:
-    return sum(len(offers or ()) for offers, _ in list(answers.values()))
 
 
 def known_offers(
@@ -88,7 +83,9 @@ def known_offers(
             out[name] = ()
         known += len(out[name])
         if known > MOST_OFFERS:
-            faults.append(_too_many(name))
+            summary = f"with those of backend {name}, the backends have more than {MOST_OFFERS} offers"
+            hint = "name fewer `regions` or `availability_zones`, or declare fewer backends"
+            faults.append(Diagnostic(code="too-large", summary=summary, hint=hint, address=f"backend/{name}"))
             break
     return out, faults
 
@@ -100,15 +97,6 @@ def own_gpus(backends: Backends) -> tuple[str, ...] | None:
         return backends.get(name).gpus() if name else None
     except ProviderError:
         return None
-
-
-def _too_many(backend: str) -> Diagnostic:
-    return Diagnostic(
-        code="too-large",
-        summary=f"with those of backend {backend}, the backends have more than {MOST_OFFERS} offers",
-        hint="name fewer `regions` or `availability_zones`, or declare fewer backends",
-        address=f"backend/{backend}",
-    )
 
 
 def _short(text: str) -> str:
@@ -143,48 +131,61 @@ def partition_nodes(
         asked.setdefault((host.fleet, host.backend), []).append(host)
     out: dict[str, tuple[PartitionNode, ...]] = {}
     notes: list[Diagnostic] = []
-    for (fleet, backend), wanted in sorted(asked.items()):
+    for (fleet, backend), its_hosts in sorted(asked.items()):
         try:
-            out[fleet] = _nodes_of(fleet, backend, wanted, state, backends)
+            out[fleet] = _nodes_of(fleet, backend, its_hosts, state, backends)
+        except PermanentError as error:
+            if error.about in CLUSTER_FIELDS:  # a field of the fleet is wrong
+                summary, address = f"fleet/{fleet} has no nodes: {error.summary}", f"fleet/{fleet}"
+                notes.append(
+                    Diagnostic(code="no-partition", summary=summary, hint=error.hint, address=address)
+                )
+            else:
+                notes.append(unreadable(backend, error))
         except ProviderError as error:
-            notes.append(_fault(fleet, backend, error))
+            notes.append(unreadable(backend, error))
     return out, notes
 
 
 def _nodes_of(
-    fleet: str, backend: str, wanted: Sequence[Host], state: State, backends: Backends
+    fleet: str, backend: str, hosts: Sequence[Host], state: State, backends: Backends
 ) -> tuple[PartitionNode, ...]:
-    """The nodes of a fleet's partition; `wanted` are hosts of it."""
-    settings = {key: value for key, value in wanted[0].fields.items() if key != "slurm"}
-    found = backends.read(backend, partial(_members, settings))
-    given = {h.key: h.name for h in wanted if not h.whole}
-    known = given or partition_node_names(fleet, backend, [node.key for node in found], state)
+    """The nodes of a fleet's partition; `hosts` are hosts of it."""
+    settings = {key: value for key, value in hosts[0].fields.items() if key != "slurm"}
+
+    def ask(client: BackendClient, patience: Policy) -> tuple[Member, ...]:
+        return call(lambda: client.members(settings), policy=patience)
+
+    members = backends.read(backend, ask)
+    names = {h.key: h.name for h in hosts if not h.whole}
+    names = names or partition_node_names(fleet, backend, [member.key for member in members], state)
     declared = backends.declared.get(backend)
     return tuple(
-        _partition_node(node, replace(wanted[0], name=known[node.key], fields=settings), declared)
-        for node in found
-        if node.key in known
+        PartitionNode(
+            host=replace(
+                hosts[0],
+                name=names[member.key],
+                key=member.key,
+                fields={**settings, "slurm": member.key},
+                topology=member.topology,
+            ),
+            shape=member.shape,
+            readiness=member.readiness,
+            taken=member.taken,
+            price=price_of(member, declared),
+        )
+        for member in members
+        if member.key in names
     )
 
 
-def _members(settings: Mapping[str, Any], provider: BackendClient, patience: Policy) -> tuple[Member, ...]:
-    return call(lambda: provider.members(settings), policy=patience)
-
-
-def _partition_node(node: Member, like: Host, declared: Backend | None) -> PartitionNode:
-    fields = {**like.fields, "slurm": node.key}
-    host = replace(like, key=node.key, fields=fields, topology=node.topology)
-    price = price_of(node, declared)
-    return PartitionNode(host=host, shape=node.shape, readiness=node.readiness, taken=node.taken, price=price)
-
-
-def price_of(node: Member, declared: Backend | None) -> float | None:
+def price_of(member: Member, declared: Backend | None) -> float | None:
     """USD an hour for all of a node, by the backend's catalog: by its name, or by the model of its GPUs."""
     catalog = declared.catalog if declared else ()
     for entry in catalog:
-        if entry.instance_type == node.key and entry.price is not None:
+        if entry.instance_type == member.key and entry.price is not None:
             return entry.price
-    prices = (_by_model(entry, node.shape) for entry in catalog)
+    prices = (_by_model(entry, member.shape) for entry in catalog)
     return next((price for price in prices if price is not None), None)
 
 
@@ -196,15 +197,3 @@ def _by_model(entry: CatalogOffer, shape: Shape) -> float | None:
     if not gpu.names or not gpu.allows(shape.gpu_name, shape.gpu_memory_mib):
         return None
     return entry.price / gpu.count.min * shape.gpus
-
-
-def _fault(fleet: str, backend: str, error: ProviderError) -> Diagnostic:
-    """A field of the fleet that is wrong, or that the cluster cannot be read."""
-    if not isinstance(error, PermanentError) or error.about not in CLUSTER_FIELDS:
-        return unreadable(backend, error)
-    return Diagnostic(
-        code="no-partition",
-        summary=f"fleet/{fleet} has no nodes: {error.summary}",
-        hint=error.hint,
-        address=f"fleet/{fleet}",
-    )

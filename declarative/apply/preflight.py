@@ -42,53 +42,53 @@ def foresee(
 
     `places` is where addresses are declared.
     """
-    queued = tuple(_expected(item, plan, backends, state) for item in plan.preview.queued)
+    queued = tuple(_expected(task, plan, backends, state) for task in plan.preview.queued)
     plan = replace(plan, preview=replace(plan.preview, queued=queued))
-    wanted = _to_make(plan)
+    planned = _to_make(plan)
     empty = not (new_state or state.records or state.intents or state.generations)
 
     def ask(name: str) -> list[Diagnostic]:
-        others = _others(name, wanted[name], backends) if empty else []
-        return [*others, *_ask(name, wanted[name], backends)]
+        others = _others(name, planned[name], backends) if empty else []
+        return [*others, *_ask(name, planned[name], backends)]
 
-    asked = ask_backends(sorted(wanted), ask)
-    found = located((item for items in asked.values() for item in items), places)
-    return replace(plan, diagnostics=_joined(plan.diagnostics, found))
+    answers = ask_backends(sorted(planned), ask)
+    diagnostics = located((item for items in answers.values() for item in items), places)
+    return replace(plan, diagnostics=_joined(plan.diagnostics, diagnostics))
 
 
 def _to_make(plan: Plan) -> dict[str, dict[Address, Inputs]]:
     """Backend → the nodes and volumes that the plan makes there, and their inputs."""
-    wanted: dict[str, dict[Address, Inputs]] = {}
+    planned: dict[str, dict[Address, Inputs]] = {}
     for action in plan.actions:
         if action.op is Op.CREATE and action.address.kind in ("node", "volume"):
-            wanted.setdefault(action.backend or LOCAL, {})[action.address] = action.typed
-    return wanted
+            planned.setdefault(action.backend or LOCAL, {})[action.address] = action.typed
+    return planned
 
 
-def _joined(known: Iterable[Diagnostic], found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
+def _joined(known: Iterable[Diagnostic], foreseen: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
     """Each unreadable backend is reported once: as an error rather than as a warning."""
-    refused = {d.address for d in found if d.severity is Severity.ERROR}
+    refused = {d.address for d in foreseen if d.severity is Severity.ERROR}
     known = [d for d in known if d.code != "backend-unreadable" or d.address not in refused]
     reported = {(d.code, d.address) for d in known}
-    more = [d for d in found if (d.code, d.address) not in reported or d.severity is Severity.ERROR]
+    more = [d for d in foreseen if (d.code, d.address) not in reported or d.severity is Severity.ERROR]
     return in_order([*known, *more])
 
 
-def _expected(item: Queued, plan: Plan, backends: Backends, state: State) -> Queued:
+def _expected(queued: Queued, plan: Plan, backends: Backends, state: State) -> Queued:
     """A queued task, with the time at which its cluster expects it to start, if it says one."""
-    ranks = _ranks(item.task, plan, state)
+    ranks = _ranks(queued.task, plan, state)
     if not ranks:
-        return item
-    asked = (a.after for a in plan.actions if a.task == item.task)
-    limit = next((seconds(a.max_duration, None) for a in asked if isinstance(a, RankInputs)), None)
+        return queued
+    inputs = (a.after for a in plan.actions if a.task == queued.task)
+    limit = next((seconds(i.max_duration, None) for i in inputs if isinstance(i, RankInputs)), None)
+
+    def ask(client: BackendClient, _: Policy) -> float | None:
+        return call(lambda: client.expected(queued.task, ranks, limit), policy=PATIENCE)
+
     try:
-
-        def ask(provider: BackendClient, _: Policy) -> float | None:
-            return call(lambda: provider.expected(item.task, ranks, limit), policy=PATIENCE)
-
-        return replace(item, expected=backends.read(ranks[0][0].backend or LOCAL, ask, part=QUEUE))
+        return replace(queued, expected=backends.read(ranks[0][0].backend or LOCAL, ask, part=QUEUE))
     except ProviderError:
-        return item  # its submission reports the error
+        return queued  # its submission reports the error
 
 
 def _ranks(task: str, plan: Plan, state: State) -> list[tuple[Record, Shape]]:
@@ -106,55 +106,56 @@ def _ranks(task: str, plan: Plan, state: State) -> list[tuple[Record, Shape]]:
     return out
 
 
-def _others(name: str, wanted: Mapping[Address, Inputs], backends: Backends) -> list[Diagnostic]:
+def _others(name: str, planned: Mapping[Address, Inputs], backends: Backends) -> list[Diagnostic]:
     """An error about things of this project that would be made a second time, since its state may have been
     lost; a warning about those that do not say of which project they are. Another project's are its own.
     """
     where = f"backend/{name}"
-    made = [address for address, inputs in wanted.items() if adopted_id(inputs) is None]
+    new = [address for address, inputs in planned.items() if adopted_id(inputs) is None]
     try:
-        found = backends.read(name, lambda provider, _: call(partial(provider.others, made), policy=PATIENCE))
+        others = backends.read(name, lambda client, _: call(partial(client.others, new), policy=PATIENCE))
     except ProviderError:
         return []  # what cannot be read is reported by what is asked next
-    mine = [e for e in found if e.project and e.project == backends.project]
-    unknown = [e for e in found if e.project is None]
-    error = f"this state is empty, and another one of this project made {_named(mine)} on {where}"
-    warning = f"another state, of a project that is not known, made {_named(unknown)} on {where}"
-    hint = "if they are this project's, its state was lost: `fleetform state restore` brings it back"
+
+    def named(things: Iterable[Existing]) -> str:
+        return and_more((f"{t.address} ({t.id}, lineage {t.lineage})" for t in things), MOST_NAMED)
+
+    mine = [thing for thing in others if thing.project and thing.project == backends.project]
+    unknown = [thing for thing in others if thing.project is None]
     out: list[Diagnostic] = []
     if mine:
-        out.append(Diagnostic(code="another-state", summary=error, hint=WAYS_OUT, address=where))
+        summary = f"this state is empty, and another one of this project made {named(mine)} on {where}"
+        out.append(Diagnostic(code="another-state", summary=summary, hint=WAYS_OUT, address=where))
     if unknown:
         out.append(
             Diagnostic(
-                code="another-state", summary=warning, hint=hint, address=where, severity=Severity.WARNING
+                code="another-state",
+                summary=f"another state, of a project that is not known, made {named(unknown)} on {where}",
+                hint="if they are this project's, its state was lost: "
+                "`fleetform state restore` brings it back",
+                address=where,
+                severity=Severity.WARNING,
             )
         )
     return out
 
 
-def _named(found: Sequence[Existing]) -> str:
-    """The things, each with its id and the lineage of its state."""
-    return and_more((f"{e.address} ({e.id}, lineage {e.lineage})" for e in found), MOST_NAMED)
+def _ask(name: str, planned: Mapping[Address, Inputs], backends: Backends) -> list[Diagnostic]:
+    def check(client: BackendClient, _: Policy) -> Sequence[ProviderError]:
+        if not client.checks:
+            return ()
+        inputs = {address: data_of(typed) for address, typed in planned.items()}
+        return call(lambda: client.check(inputs), policy=PATIENCE)
 
-
-def _ask(name: str, wanted: Mapping[Address, Inputs], backends: Backends) -> list[Diagnostic]:
     try:
-        faults = backends.read(name, lambda provider, _: _checked(provider, wanted))
+        faults = backends.read(name, check)
     except ProviderError as error:
         faults = (error,)
-    return [_diagnostic(name, error, wanted, backends) for error in faults]
-
-
-def _checked(provider: BackendClient, wanted: Mapping[Address, Inputs]) -> Sequence[ProviderError]:
-    if not provider.checks:
-        return ()
-    asked = {address: data_of(inputs) for address, inputs in wanted.items()}
-    return call(lambda: provider.check(asked), policy=PATIENCE)
+    return [_diagnostic(name, error, planned, backends) for error in faults]
 
 
 def _diagnostic(
-    name: str, error: ProviderError, wanted: Mapping[Address, Inputs], backends: Backends
+    name: str, error: ProviderError, planned: Mapping[Address, Inputs], backends: Backends
 ) -> Diagnostic:
     address = f"backend/{name}"
     if isinstance(error, NoKeyError) and backends.only_plans:
@@ -166,9 +167,9 @@ def _diagnostic(
     if isinstance(error, PermanentError):
         summary = f"backend {name} would refuse this plan: {error.summary}"
         # An error about one thing is fixed where the thing is declared: the summary begins with its address.
-        subject = next((a for a in wanted if error.summary.startswith(f"{a}: ")), None)
+        subject = next((a for a in planned if error.summary.startswith(f"{a}: ")), None)
         if subject is not None:
-            inputs = wanted[subject]
+            inputs = planned[subject]
             fleet = inputs.fleet if isinstance(inputs, NodeInputs) else None
             address = f"fleet/{fleet}" if fleet else str(subject)
         return Diagnostic(code="backend-refuses", summary=summary, hint=error.hint, address=address)

@@ -61,15 +61,15 @@ class Retries:
         self._on_retry = on_retry
         self._reported: dict[str, float] = {}
         self._placeless: dict[str, _Placeless] = {}
-        self._held: frozenset[tuple[str, int]] = frozenset()
+        self._used_blocks: frozenset[tuple[str, int]] = frozenset()
         self._silent: frozenset[str] = frozenset()
         self.silences: Mapping[str, bool] = {}
         """Node → whether the message that it does not answer also said that it is not given up."""
-        self._left: dict[str, dict[str, RankInputs]] = {}
+        self._known: dict[str, dict[str, RankInputs]] = {}
 
     def leave(self, state: State) -> None:
         """Remember the recorded ranks as the command that follows them leaves them."""
-        self._left = _by_task(state)
+        self._known = _by_task(state)
 
     def overtaken(self, state: State, among: Collection[str] | None = None) -> str | None:
         """The first task that another command has declared anew, added or removed since `leave`; or None.
@@ -77,10 +77,10 @@ class Retries:
         Then the declaration here is out of date: a plan from it would undo what the other command did.
         With `among`, only these tasks are looked at.
         """
-        found = _by_task(state)
-        every = found.keys() | self._left.keys()
+        recorded = _by_task(state)
+        every = recorded.keys() | self._known.keys()
         for task in sorted(every if among is None else every & set(among)):
-            now, before = found.get(task), self._left.get(task)
+            now, before = recorded.get(task), self._known.get(task)
             if before is None and task in self._own:
                 continue  # its own start, of which it was not known whether it came to pass
             if now is None or before is None:
@@ -105,7 +105,7 @@ class Retries:
 
     def knew(self, task: str) -> bool:
         """Whether ranks of a task were recorded when the command that follows it was done."""
-        return task in self._left
+        return task in self._known
 
     def wait_for_place(self, tasks: Iterable[str], cause: str = NO_CAPACITY) -> None:
         """Tasks that were tried just now, and found no place."""
@@ -142,8 +142,8 @@ class Retries:
 
     def waits(self, tasks: Iterable[str]) -> dict[str, Due]:
         """When those of `tasks` are tried again that were tried and not started."""
-        found = {task: self._placeless[task] for task in tasks if task in self._placeless}
-        return {task: p.due for task, p in found.items() if p.due.when <= self._end(task, p.since)}
+        placeless = {task: self._placeless[task] for task in tasks if task in self._placeless}
+        return {task: p.due for task, p in placeless.items() if p.due.when <= self._end(task, p.since)}
 
     def due(self, state: State) -> dict[str, Due]:
         """When which tasks run again."""
@@ -151,9 +151,8 @@ class Retries:
         by_task = state.gangs()
         out: dict[str, Due] = {}
         for task, want in self._tasks.items():
-            found = self._due(task, want, by_task.get(task, []), state, freed=freed)
-            if found:
-                out[task] = found
+            if due := self._due(task, want, by_task.get(task, []), state, freed=freed):
+                out[task] = due
         return out
 
     def ready(self, state: State) -> tuple[str, ...]:
@@ -166,27 +165,24 @@ class Retries:
         if is_stopped(have) or not all(state.has_ended(r.address.name) for r in have):
             self._placeless.pop(task, None)  # it runs, for somebody else has started it; or was stopped
             return None
-        found = due_retry(want, have, state, now)
-        if found is None and len(have) == want.spec.nodes:
+        retry = due_retry(want, have, state, now)
+        if retry is None and len(have) == want.spec.nodes:
             self._placeless.pop(task, None)  # it has ended, and not in a way that is retried any more
         if waits := self._placeless.get(task):
             return self._place_due(task, waits, freed=freed)
-        if found is None:
+        if retry is None:
             return None
         if any(state.get("reservation", r.address.name) for r in have):
-            return Due(when=math.inf, cause=found.cause)  # its blocks are given back first
-        delay = self._delay(found.count - 1)
-        due = Due(when=found.noticed + delay, cause=found.cause, delay=delay)
-        if due.when > self._end(task, found.series.since):
+            return Due(when=math.inf, cause=retry.cause)  # its blocks are given back first
+        delay = self._delay(retry.count - 1)
+        due = Due(when=retry.noticed + delay, cause=retry.cause, delay=delay)
+        if due.when > self._end(task, retry.series.since):
             return None
-        self._report(task, found.noticed, due)
-        return due
-
-    def _report(self, task: str, noticed: float, due: Due) -> None:
-        """Once for each failure. The count of retries begins anew with each series."""
-        if self._on_retry and self._reported.get(task) != noticed:
-            self._reported[task] = noticed
+        # It is reported once for each failure: the count of retries begins anew with each series.
+        if self._on_retry and self._reported.get(task) != retry.noticed:
+            self._reported[task] = retry.noticed
             self._on_retry(task, due)
+        return due
 
     def _place_due(self, task: str, waits: _Placeless, *, freed: bool) -> Due | None:
         """When a task without a place is tried again: at once where room was `freed`."""
@@ -210,11 +206,11 @@ class Retries:
         Who was only promised blocks may give them back for want of others, and would wake all who wait.
         """
         used = (r.reservation for r in state.of("reservation") if state.get("rank", r.address.name))
-        held = frozenset((place.node, block) for place in used for block in place.blocks)
-        before, self._held = self._held, held
+        used_blocks = frozenset((place.node, block) for place in used for block in place.blocks)
+        before, self._used_blocks = self._used_blocks, used_blocks
         silent, nodes = self._silent, state.of("node")
         self._silent = frozenset(n.address.name for n in nodes if silent_since(n) is not None)
-        return bool(before - held) or bool(silent - {n.address.name for n in nodes})
+        return bool(before - used_blocks) or bool(silent - {n.address.name for n in nodes})
 
 
 def _by_task(state: State) -> dict[str, dict[str, RankInputs]]:
@@ -228,8 +224,8 @@ def _by_task(state: State) -> dict[str, dict[str, RankInputs]]:
 def part_for(plan: Plan, tasks: Collection[str]) -> Plan:
     """The actions of a plan that start `tasks`, and what those need. Nobody asked for the rest."""
     actions = {action.id: action for action in plan.actions}
-    wanted = _with_needs(actions, (a.id for a in plan.actions if a.task in tasks))
-    return replace(plan, actions=tuple(a for a in plan.actions if a.id in wanted))
+    needed = _with_needs(actions, (a.id for a in plan.actions if a.task in tasks))
+    return replace(plan, actions=tuple(a for a in plan.actions if a.id in needed))
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -248,13 +244,12 @@ class Lack:
 
 def broken_starts(plan: Plan, results: Sequence[ActionResult]) -> dict[str, frozenset[str]]:
     """The tasks that were to be started and were not, and the actions that were not done of all they need."""
-    found = {result.id: result for result in results}
+    done = {result.id for result in results if result.outcome is Outcome.DONE}
     actions = {action.id: action for action in plan.actions}
     out: dict[str, frozenset[str]] = {}
     for task, ranks in starts_of(plan.actions).items():
-        if any(found[a.id].outcome is not Outcome.DONE for a in ranks):
-            needed = _with_needs(actions, (a.id for a in ranks))
-            out[task] = frozenset(k for k in needed if found[k].outcome is not Outcome.DONE)
+        if any(a.id not in done for a in ranks):
+            out[task] = frozenset(_with_needs(actions, (a.id for a in ranks)) - done)
     return out
 
 
@@ -316,10 +311,10 @@ def _fleet(create: Action | None) -> str | None:
 
 def _with_needs(actions: Mapping[str, Action], keys: Iterable[str]) -> set[str]:
     """Actions and all that they need, directly or not."""
-    stack, wanted = list(keys), set[str]()
+    stack, needed = list(keys), set[str]()
     while stack:
         key = stack.pop()
-        if key not in wanted:
-            wanted.add(key)
+        if key not in needed:
+            needed.add(key)
             stack += actions[key].needs
-    return wanted
+    return needed

@@ -50,18 +50,18 @@ class Idle:
         self._fleets = {name: fleet for name, fleet in fleets.items() if fleet.nodes is not None}
         self._now = now
         self._next = 0.0
-        self._left: frozenset[tuple[Address, int]] = frozenset()
+        self._known: frozenset[tuple[Address, int]] = frozenset()
 
     def leave(self, state: State) -> None:
         """Remember which nodes there are, as the command that follows leaves them."""
-        self._left = _nodes(state)
+        self._known = _nodes(state)
 
     def ready(self, state: State) -> bool:
         """Whether a plan may give nodes back now. Not where another command has made some since `leave`: it
         may want more of them than is declared here.
         """
         now = self._now()
-        if now < self._next or _nodes(state) - self._left:
+        if now < self._next or _nodes(state) - self._known:
             return False
         return any(when <= now for when in self.when(state).values())
 
@@ -75,14 +75,14 @@ class Idle:
 
     def when(self, state: State) -> dict[str, float]:
         """Node → when it is given back if nothing comes to run on it, seconds since the epoch."""
-        held = {r.reservation.node for r in state.of("reservation")}
+        used = {r.reservation.node for r in state.of("reservation")}
         out: dict[str, float] = {}
         for name, fleet in self._fleets.items():
             wait = fleet.idle_duration.seconds
             nodes = {r.address.name: r for r in state.of("node") if r.node.fleet == name}
             if wait is None or fleet.nodes is None:
                 continue
-            free = state.idle_since.keys() & nodes.keys() - held
+            free = state.idle_since.keys() & nodes.keys() - used
             idle = sorted((unused_since(nodes[n], state.idle_since[n]), natural(n), n) for n in free)
             spare = max(0, len(nodes) - fleet.nodes.target)
             out |= {n: since + wait for since, _, n in idle[:spare]}
@@ -106,8 +106,8 @@ MOST_NAMED = 5
 
 def ranks_of(state: State, task: str) -> list[str]:
     """The recorded ranks of a task, by rank."""
-    found = [r for r in state.of("rank") if r.rank.task == task]
-    return [r.address.name for r in sorted(found, key=lambda r: r.rank.rank)]
+    ranks = [r for r in state.of("rank") if r.rank.task == task]
+    return [r.address.name for r in sorted(ranks, key=lambda r: r.rank.rank)]
 
 
 def state_of(state: State, task: str) -> RankState:
@@ -147,25 +147,21 @@ def follow(
     reminded = retries.now()
     while True:
         state = store.read()
-        if turn >= due and _to_settle(state, rounds.poll(state), retries.now()):
+        if turn >= due and _has_to_settle(state, rounds.poll(state), retries.now()):
             before, state = state, _settled(store, backends, settled) or state
             retries.silences = _report_silences(state, retries.silences, retries.now(), remind)
             # What cannot be settled now, since a node does not answer or another command writes, is tried
             # again less and less often.
             fruitless = fruitless + 1 if (before.ranks, before.records) == (state.ranks, state.records) else 0
             due = turn + min(1 << fruitless, SELDOM)
-        if _is_time(state, names, retries, idle) or stopping.wait(PERIOD):
+        # Nothing is left to follow, or a plan is due: a task runs again, or nodes are given back.
+        over = is_over(state, names, retries) or retries.ready(state) or (idle and idle.ready(state))
+        if over or stopping.wait(PERIOD):
             return {task: state_of(state, task) for task in names}
         if retries.now() - reminded >= REMINDER:
             reminded = retries.now()
             remind(_waiting_for(state, names, retries))
         turn += 1
-
-
-def _is_time(state: State, tasks: Iterable[str], retries: Retries, idle: Idle | None) -> bool:
-    """Whether nothing is left to follow, or a plan is due: a task runs again, or nodes are given back."""
-    over = is_over(state, tasks, retries) or retries.ready(state)
-    return bool(over or (idle and idle.ready(state)))
 
 
 def _report_silences(
@@ -193,8 +189,8 @@ def _waiting_for(state: State, tasks: Iterable[str], retries: Retries) -> str:
     texts: list[str] = []
     for task in tasks:
         names = ranks_of(state, task)
-        found = [status.state if (status := state.ranks.get(n)) else RankState.PENDING for n in names]
-        counts = Counter(s.value for s in found if not s.ended)
+        states = [status.state if (status := state.ranks.get(n)) else RankState.PENDING for n in names]
+        counts = Counter(s.value for s in states if not s.ended)
         if task in due:
             seconds = max(0.0, due[task].when - retries.now())
             texts.append(f"task/{task} (runs again in {seconds:.0f} s: {due[task].cause})")
@@ -206,28 +202,20 @@ def _waiting_for(state: State, tasks: Iterable[str], retries: Retries) -> str:
 
 def is_over(state: State, tasks: Iterable[str], retries: Retries | None) -> bool:
     """Whether all ranks of `tasks` have ended, and none is to run again."""
-    return not (retries and retries.due(state)) and not _running(state, tasks)
-
-
-def _running(state: State, tasks: Iterable[str]) -> list[str]:
     names = (name for task in tasks for name in ranks_of(state, task))
-    return [name for name in names if not state.has_ended(name)]
+    return not (retries and retries.due(state)) and all(state.has_ended(name) for name in names)
 
 
-def _to_settle(state: State, seen: Mapping[str, RankStatus], now: float) -> bool:
+def _has_to_settle(state: State, statuses: Mapping[str, RankStatus], now: float) -> bool:
     """Whether there is something to record or to do: a change, an end, or a rank that nobody answers for."""
-    changed = any(state.ranks.get(name) != status for name, status in seen.items())
-    if changed or any(_is_due(rank.address.name, state, seen) for rank in state.of("rank")):
+    if any(state.ranks.get(name) != status for name, status in statuses.items()):
         return True
+    for name in (rank.address.name for rank in state.of("rank")):
+        holds_place = state.get("reservation", name) is not None
+        if holds_place if state.has_ended(name) else name not in statuses:
+            return True
     silent = any(given_up(r) or silent_since(r) is not None for r in state.of("node"))
     return silent or bool(gang_stops(state)) or bool(half_started(state, now))
-
-
-def _is_due(rank: str, state: State, seen: Mapping[str, RankStatus]) -> bool:
-    """Whether a rank has ended and holds its place still, or nobody answers for it."""
-    if state.has_ended(rank):
-        return state.get("reservation", rank) is not None
-    return rank not in seen
 
 
 def _settled(store: Store, backends: Backends, settled: Callable[[Writer, Backends], State]) -> State | None:
@@ -263,8 +251,8 @@ def stop_task(
         writer.adopt(rank)
         note(rank.address.name, status)
     state = writer.state()
-    names = [n for n in ranks_of(state, task) if not state.has_ended(n)]
-    names = [n for n in names if not ((w := state.node_of_rank(n)) and w.address.name in silent)]
+    live = [n for n in ranks_of(state, task) if not state.has_ended(n)]
+    names = [n for n in live if not ((node := state.node_of_rank(n)) and node.address.name in silent)]
 
     def ended(rank: str, status: RankStatus) -> None:
         writer.observe_rank(rank, status)
