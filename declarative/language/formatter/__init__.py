@@ -52,7 +52,7 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 @struct(frozen=True, slots=True)
 class Formatted:
-    """The text in its normal form; None, with findings, if there is none."""
+    """The text in its normal form; None if it has none, with the findings that say why."""
 
     text: str | None
     diagnostics: tuple[Diagnostic, ...] = ()

@@ -45,7 +45,7 @@ class YamlNode:
     entries: list[YamlItem] = field(default_factory=list)
     tail: Sequence[Line] = ()
     after: int = 0
-    """Where the text continues after it and its comments."""
+    """The position after the value and its comments."""
 
     @property
     def laid_out(self) -> bool:

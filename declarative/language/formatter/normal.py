@@ -151,7 +151,7 @@ def _is_notation(hint: Hint) -> bool:
 
 @kept(4096)
 def _meaning(hint: Hint, data: Any) -> Any:
-    """What a notation stands for; None if it is not one."""
+    """The value that a notation stands for; None if it is not one."""
     try:
         return hint.parse(data)
     except BadValueError:

@@ -124,7 +124,7 @@ def _fit(draft: Draft) -> None:
 
 
 _SIZES = {"cpu": "2..", "memory": "8GB..", "disk": "100GB.."}
-"""What dstack asks for where a file has no size."""
+"""dstack's default sizes."""
 
 
 def _ask_by_default(draft: Draft) -> None:

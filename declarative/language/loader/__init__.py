@@ -44,7 +44,7 @@ Look: TypeAlias = Literal["none", "names", "contents"]
 
 @struct(frozen=True, slots=True)
 class Loaded:
-    """What is declared, the files that were read (relative to the directory), and warnings."""
+    """Everything declared, the files that were read (relative to the directory), and warnings."""
 
     desired: Desired
     files: tuple[str, ...]
@@ -126,7 +126,7 @@ def _first(
     var_files: Sequence[Path] = (),
     environ: Mapping[str, str] | None = None,
 ) -> tuple[ProjectFile, TemplateScope]:
-    """What is read before anything else: the project document and the variables' values."""
+    """The project document and the variables' values, which are read before anything else."""
     findings = Findings()
     raw = classify(ProjectFiles(directory, findings).own(named, excluded), findings)
     project = declared(find_project(raw, findings), findings)

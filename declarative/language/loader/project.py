@@ -39,7 +39,7 @@ def find_policy(environ: Mapping[str, str]) -> Path | None:
 
 
 def read_policy(environ: Mapping[str, str]) -> OperatorPolicy:
-    """What the operator allows; `InvalidError` with everything that is wrong with the file.
+    """The operator's policy; `InvalidError` with everything that is wrong with its file.
 
     A file that cannot be read is an error: fleetform does not guess what it allows.
     """

@@ -89,7 +89,7 @@ MAX_PARTS = 20
 """The limit for the parts of one rule. No real folder is deeper."""
 
 Part: TypeAlias = "re.Pattern[str] | str | None"
-"""What a part of a path must match: an expression, or exactly this text. None is `**`."""
+"""A part of a rule: an expression, or a text that a path's part must equal. None is `**`."""
 
 _CLASSES = {
     "alnum": "a-zA-Z0-9",

@@ -373,7 +373,7 @@ def _undeclared(name: str) -> Backend:
 
 
 def _given(spec: object, fields: Iterable[str]) -> list[str]:
-    """Those of the fields that are set."""
+    """The fields that are set."""
     return [field for field in fields if getattr(spec, field, None) is not None]
 
 

@@ -49,9 +49,8 @@ _UNPRINTABLE = re.compile(
     "[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
     "|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
-"""What YAML forbids, and beyond it: characters that end a line for the parser but not for editors, which
-would turn comments into values, and those that change the direction of writing, which would mislead a
-reviewer.
+"""Characters that YAML forbids. Also characters that end a line for the parser but not for editors, as they
+turn comments into values, and characters that change the direction of writing, as they mislead a reviewer.
 """
 _USUAL = bytes(range(0x20, 0x7F)) + b"\t\n\r"
 """The bytes of most files, all printable: testing for them is fast."""

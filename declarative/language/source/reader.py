@@ -229,7 +229,7 @@ class Reader:
         nodes: list[Node] = []
         merged: list[tuple[Any, Node]] = []
         at: dict[str, int] = {}
-        """Where the place of each key is in `nodes`, if a later one may take it."""
+        """Key → the index of its place in `nodes`, if a later key of the same name may replace it."""
         node: Node = None
         kinds, scalar = self.kinds, self._scalar
         for event in self.events:
