@@ -64,17 +64,17 @@ def rm(session: ProjectSession, addresses: tuple[str, ...], **options: Any) -> i
     """
     store = session.store(write=not options["dry_run"])
     if options["dry_run"]:
-        found = _to_forget(store.read(), addresses, cascade=options["cascade"])
-        emit_text(f"Would forget {_count(found)}:\n{_lines(found)}")
+        forgotten = _to_forget(store.read(), addresses, cascade=options["cascade"])
+        emit_text(f"Would forget {_count(forgotten)}:\n{_lines(forgotten)}")
         return 0
     with session.state.lock(store, "state rm", options["lock_timeout"]) as writer:
         state = writer.state()
-        found = _to_forget(state, addresses, cascade=options["cascade"])
-        question = f"Forget {_count(found)}?\n{_lines(found)}{STAYS}{_running(state, found)}\n"
+        forgotten = _to_forget(state, addresses, cascade=options["cascade"])
+        question = f"Forget {_count(forgotten)}?\n{_lines(forgotten)}{STAYS}{_running(state, forgotten)}\n"
         _confirm(question, options)
         backup = _backup(session, store)
-        writer.drop(found)
-    emit_text(f"Forgotten:\n{_lines(found)}")
+        writer.drop(forgotten)
+    emit_text(f"Forgotten:\n{_lines(forgotten)}")
     sys.stderr.write(f"To have them back: `fleetform state push --force {backup}`\n")
     return 0
 
@@ -84,10 +84,10 @@ def _to_forget(state: State, texts: Iterable[str], *, cascade: bool) -> list[Add
     from declarative.store.records import by_address
     from declarative.store.rename import members, parse, users
 
-    found = {address for text in texts for address in members(state, parse(text))}
-    needing = users(state, found)
+    addresses = {address for text in texts for address in members(state, parse(text))}
+    needing = users(state, addresses)
     if needing and not cascade:
-        held = sorted((a for a in found if users(state, [a]) - found), key=by_address)
+        held = sorted((a for a in addresses if users(state, [a]) - addresses), key=by_address)
         users_of_them = sorted(needing, key=by_address)
         raise failed(
             "still-needed",
@@ -95,11 +95,11 @@ def _to_forget(state: State, texts: Iterable[str], *, cascade: bool) -> list[Add
             f"{and_more(users_of_them, MOST_NAMED)}",
             "`--cascade` forgets those too",
         )
-    return sorted(found | needing, key=by_address)
+    return sorted(addresses | needing, key=by_address)
 
 
-def _running(state: State, found: Iterable[Address]) -> str:
-    ranks = [a for a in found if a.kind == "rank" and not state.has_ended(a.name)]
+def _running(state: State, addresses: Iterable[Address]) -> str:
+    ranks = [a for a in addresses if a.kind == "rank" and not state.has_ended(a.name)]
     them = "it" if len(ranks) == 1 else "them"
     return RUNS_ON.format(names=and_more(ranks, MOST_NAMED), it=them) if ranks else ""
 
@@ -154,32 +154,53 @@ def push(session: ProjectSession, file: str, force: bool, lock_timeout: float | 
     It refuses a state of another lineage, one that is not newer, and one that contradicts itself. An empty
     state takes it over as it is. A backup of the old state is written first.
     """
-    from declarative.store.push import may_push
-    from declarative.store.snapshot import check_types, dump, parse, read
-
-    pushed, held = parse(read(_read(file), "what came on stdin" if file == "-" else file))
-    check_types(pushed)
+    pushed, held = _parsed(file)
     store = session.store(write=True, create=True, anew=True)
-    with session.state.lock(store, "state push", lock_timeout) as writer:
-        before = writer.state()
-        if store.pull() == dump(pushed, held):
-            emit_text("Nothing to push: it is the state that is there.\n")
-            return 0
-        may_push(before, pushed, held, force=force)
-        backup = _backup(session, store) if before.lineage else None
-        writer.push(pushed, held, force=force)
-        after = writer.state()
-    emit_text(f"Pushed: {_count(after.records)}, serial {after.serial}, lineage {after.lineage}.\n")
-    if backup:
-        sys.stderr.write(f"The state that was there is in {backup}\n")
+    state = _replace(session, store, (pushed, held), "state push", lock_timeout, force=force)
+    if state is None:
+        emit_text("Nothing to push: it is the state that is there.\n")
+    else:
+        emit_text(f"Pushed: {_count(state.records)}, serial {state.serial}, lineage {state.lineage}.\n")
     return 0
 
 
-def _read(file: str) -> bytes:
+def _parsed(file: str) -> tuple[State, HeldBlocks]:
+    """The state in a file that `state pull` printed, or on stdin (`-`)."""
+    from declarative.store.snapshot import check_types, parse, read
+
     try:
-        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
         raise failed("unreadable", f"{file}: {error.strerror}") from None
+    state, held = parse(read(text, "what came on stdin" if file == "-" else file))
+    check_types(state)
+    return state, held
+
+
+def _replace(
+    session: ProjectSession,
+    store: Store,
+    pushed: tuple[State, HeldBlocks],
+    doing: str,
+    lock_timeout: float | None,
+    *,
+    force: bool,
+) -> State | None:
+    """Put a state in place of the one that is there, after a backup; the new state, or None if it is that one
+    already.
+    """
+    from declarative.store.push import may_push
+    from declarative.store.snapshot import dump
+
+    with session.state.lock(store, doing, lock_timeout) as writer:
+        before = writer.state()
+        if store.pull() == dump(*pushed):
+            return None
+        may_push(before, *pushed, force=force)
+        if before.lineage:
+            sys.stderr.write(f"The state that was there is in {_backup(session, store)}\n")
+        writer.push(*pushed, force=force)
+        return writer.state()
 
 
 # -------------------------------------------------------------------------------------------- backups
@@ -194,12 +215,12 @@ def list_backups(session: ProjectSession, as_json: bool) -> int:
     """List the states that were kept before changes, the newest first."""
     from declarative.store.backup import kept
 
-    found = [_described(session.directory, file) for file in kept(session.directory)]
+    backups = [_described(session.directory, file) for file in kept(session.directory)]
     if as_json:
-        emit({"format_version": 1, "backups": found})
+        emit({"format_version": 1, "backups": backups})
         return 0
     line = "{file}  {kept_at}  serial {serial}, {records} records, lineage {lineage}\n"
-    emit_text("".join(line.format(**item) for item in found) or "There are no backups.\n")
+    emit_text("".join(line.format(**backup) for backup in backups) or "There are no backups.\n")
     return 0
 
 
@@ -230,46 +251,26 @@ def restore(session: ProjectSession, file: str | None, **options: Any) -> int:
     made since then is found by the next `plan`.
     """
     from declarative.store.backup import kept
-    from declarative.store.snapshot import check_types, dump, parse, read
 
     chosen = Path(file) if file else next((session.directory / f for f in kept(session.directory)), None)
     if chosen is None:
         raise failed("no-backup", "there is no backup of the state", NO_BACKUP)
-    pushed, held = parse(read(_read(str(chosen)), str(chosen)))
-    check_types(pushed)
+    backup = _parsed(str(chosen))
     desired = session.declared()
     broken = _broken(session, desired)
-    what = f"the state of serial {pushed.serial} with {len(pushed.records)} records, from {chosen}"
+    what = f"the state of serial {backup[0].serial} with {len(backup[0].records)} records, from {chosen}"
     there = (
         f" The state that is there is damaged ({broken}), and is kept under another name." if broken else ""
     )
     _confirm(f"Bring back {what}?{there}\n", options, look="look with `fleetform state list-backups`")
     if broken:
         sys.stderr.write(f"What was there is in {_put_aside(session, desired)}\n")
-    return _bring_back(session, desired, (pushed, held), options, dump(pushed, held))
-
-
-def _bring_back(
-    session: ProjectSession,
-    desired: Desired | None,
-    found: tuple[State, HeldBlocks],
-    options: dict[str, Any],
-    data: dict[str, Any],
-) -> int:
-    from declarative.store.push import may_push
-
     store = session.state.open(desired, write=True, typed=False, anew=True)
-    with session.state.lock(store, "state restore", options["lock_timeout"]) as writer:
-        before = writer.state()
-        if store.pull() == data:
-            emit_text("Nothing to restore: it is the state that is there.\n")
-            return 0
-        may_push(before, *found, force=True)
-        if before.lineage:
-            sys.stderr.write(f"The state that was there is in {_backup(session, store)}\n")
-        writer.push(*found, force=True)
-        after = writer.state()
-    emit_text(f"Restored: {len(after.records)} records, serial {after.serial}, lineage {after.lineage}.\n")
+    state = _replace(session, store, backup, "state restore", options["lock_timeout"], force=True)
+    if state is None:
+        emit_text("Nothing to restore: it is the state that is there.\n")
+        return 0
+    emit_text(f"Restored: {len(state.records)} records, serial {state.serial}, lineage {state.lineage}.\n")
     sys.stderr.write("`fleetform plan` shows what was made since then, and what is gone\n")
     return 0
 
@@ -319,9 +320,9 @@ def _backup(session: ProjectSession, store: Store) -> Path:
     return keep_pulled(session.directory, store.pull())
 
 
-def _count(found: Any) -> str:
-    return f"{len(found)} record" + ("" if len(found) == 1 else "s")
+def _count(records: Any) -> str:
+    return f"{len(records)} record" + ("" if len(records) == 1 else "s")
 
 
-def _lines(found: Iterable[Address]) -> str:
-    return "".join(f"  {address}\n" for address in found)
+def _lines(addresses: Iterable[Address]) -> str:
+    return "".join(f"  {address}\n" for address in addresses)

@@ -75,8 +75,8 @@ ASIDE = ".aside"
 def _sweep(folder: Path) -> None:
     """Remove unfinished backups of killed processes."""
     for file in folder.glob(f".*{ASIDE}"):
-        with suppress(OSError), file.open("rb") as left:
-            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError), file.open("rb") as unfinished:
+            fcntl.flock(unfinished, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.unlink()
     for file in folder.glob(".state.db.backup-*"):  # earlier versions held no lock on theirs
         with suppress(OSError):
@@ -91,11 +91,11 @@ LONGEST = 3600.0
 def write_rows(connection: Connection, path: Path) -> None:
     """All rows of all tables as they are, as JSON: for databases that are no file of their own."""
     there = [table for table in schema.TABLES if connection.database.columns(connection, table)]
-    found = {
+    tables = {
         table: [row._asdict() for row in connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2")]
         for table in there
     }
-    path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(tables, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def make_folder(folder: Path) -> None:
@@ -131,7 +131,7 @@ def keep_before(project: Path, data: Mapping[str, Any], at: str) -> Path:
     """The same before an apply at the time `at` (`20260131T120000Z`); older ones go."""
     name = _keep(project, f"apply-{str(data['lineage'])[:8]}-{data['serial']}-{at}.json", data)
     there = ((f, _BY_APPLY.fullmatch(f.name)) for f in (project / FOLDER).iterdir())
-    own = [f for f, found in there if found and name.name.startswith(f"apply-{found[1]}-")]
+    own = [f for f, match in there if match and name.name.startswith(f"apply-{match[1]}-")]
     for old in sorted(own, key=_age)[:-KEPT]:
         old.unlink(missing_ok=True)
     return name
@@ -149,8 +149,8 @@ def _keep(project: Path, name: str, data: Mapping[str, Any]) -> Path:
 def kept(project: Path) -> list[Path]:
     """All that were kept, the newest first, seen from the project."""
     folder = project / FOLDER
-    found = sorted(folder.glob("*.json*"), key=_age) if folder.is_dir() else []
-    return [FOLDER / file.name for file in reversed(found) if not file.name.startswith("state-format-")]
+    files = sorted(folder.glob("*.json*"), key=_age) if folder.is_dir() else []
+    return [FOLDER / file.name for file in reversed(files) if not file.name.startswith("state-format-")]
 
 
 def _age(file: Path) -> tuple[float, str]:

@@ -52,8 +52,8 @@ class Event:
 
 def write(connection: Connection, now: float, type: str, address: object, detail: Mapping[str, Any]) -> None:
     """Write an event, as a part of the transaction; what is None is left out."""
-    given = {name: value for name, value in detail.items() if value is not None}
-    connection.execute(ADD_EVENT, at=now, type=type, address=str(address), detail=dumps(given))
+    known = {name: value for name, value in detail.items() if value is not None}
+    connection.execute(ADD_EVENT, at=now, type=type, address=str(address), detail=dumps(known))
 
 
 def after(connection: Connection, cursor: int, limit: int = MOST) -> tuple[Event, ...]:
@@ -136,18 +136,18 @@ def noted(connection: Connection, now: float, op: str, address: Address, detail:
         write(connection, now, f"{address.kind}.{NOTED[op]}", address, detail)
 
 
-def nodes_seen(connection: Connection, now: float, seen: Mapping[str, tuple[str, str | None]]) -> None:
-    """Tell which nodes are in another state now; `seen` is name → state and reason. Before they are put."""
-    before = records.states(connection, records.NODE, list(seen))
-    for name, (state, reason) in seen.items():
+def nodes_seen(connection: Connection, now: float, states: Mapping[str, tuple[str, str | None]]) -> None:
+    """Tell which nodes are in another state now; `states` is name → state and reason. Before they are put."""
+    before = records.states(connection, records.NODE, list(states))
+    for name, (state, reason) in states.items():
         if before.get(name) != state:
             write(connection, now, f"node.{state}", Address(records.NODE, name), {"reason": reason})
 
 
-def ranks_seen(connection: Connection, now: float, seen: Mapping[str, RankStatus]) -> None:
+def ranks_seen(connection: Connection, now: float, statuses: Mapping[str, RankStatus]) -> None:
     """Tell which ranks, and their tasks, are in another state now. Before they are put."""
-    before = records.states(connection, records.RANK, list(seen))
-    changed = {name: status for name, status in seen.items() if before.get(name) != status.state}
+    before = records.states(connection, records.RANK, list(statuses))
+    changed = {name: status for name, status in statuses.items() if before.get(name) != status.state}
     for name, status in changed.items():
         detail = {"exit_code": status.exit_code, "cause": status.cause}
         write(connection, now, f"rank.{status.state.value}", Address(records.RANK, name), detail)

@@ -134,9 +134,9 @@ class Permit:
 
 def permits_since(connection: Connection, op: str, since: float) -> tuple[Permit, ...]:
     """What loops have permitted since then, the oldest first."""
-    there = "WHERE op = :its_op AND begun_at > :its_since ORDER BY id"
-    found = connection.select("operations", there, its_op=op, its_since=since)
-    return tuple(Permit(row.address, str((row.inputs or {}).get("cause")), row.begun_at) for row in found)
+    where = "WHERE op = :its_op AND begun_at > :its_since ORDER BY id"
+    rows = connection.select("operations", where, its_op=op, its_since=since)
+    return tuple(Permit(row.address, str((row.inputs or {}).get("cause")), row.begun_at) for row in rows)
 
 
 def read(connection: Connection, addresses: Collection[str], limit: int | None) -> list[Operation]:
@@ -169,7 +169,7 @@ def earlier_attempts(connection: Connection, task: str) -> list[EarlierAttempt]:
     """
     # A name has no character that means something to LIKE.
     where = "WHERE op = 'delete' AND address LIKE :its_prefix AND result = 'done' ORDER BY id"
-    found: list[EarlierAttempt] = []
+    attempts: list[EarlierAttempt] = []
     for row in connection.select("operations", where, its_prefix=f"rank/{task}-%"):
         place = row.inputs.get(ENDED_ATTEMPT)
         if row.inputs.get("task") != task or not isinstance(place, Mapping) or not place.get("node"):
@@ -183,8 +183,8 @@ def earlier_attempts(connection: Connection, task: str) -> list[EarlierAttempt]:
             generation=row.generation,
         )
         machine = place.get("machine")
-        found.append(EarlierAttempt(record=record, machine=None if machine is None else str(machine)))
-    return found
+        attempts.append(EarlierAttempt(record=record, machine=None if machine is None else str(machine)))
+    return attempts
 
 
 class _Wanted:
@@ -212,12 +212,12 @@ def _group(text: str) -> str:
     return f"{group}/{base}" if number.isdecimal() else ""
 
 
-def _about(newest_first: Iterator[Operation], wanted: _Wanted) -> Iterator[Operation]:
+def _about(newest_first: Iterator[Operation], asked: _Wanted) -> Iterator[Operation]:
     for operation in newest_first:
-        if wanted.all or operation.address in wanted or operation.was in wanted:
+        if asked.all or operation.address in asked or operation.was in asked:
             yield operation
-            if operation.was and operation.address in wanted:
-                wanted.exact.add(operation.was)  # older entries have that name
+            if operation.was and operation.address in asked:
+                asked.exact.add(operation.was)  # older entries have that name
 
 
 def _operation(row: Row) -> Operation:
@@ -242,12 +242,12 @@ def _operation(row: Row) -> Operation:
 
 def lineage(connection: Connection) -> str:
     """The id of this state, made at random if it has none yet."""
-    found = connection.lineage or connection.execute("SELECT lineage FROM meta").scalar()
-    if found is None:
-        found = str(uuid.uuid4())
-        connection.update("meta", {"lineage": found})
-    connection.lineage = found
-    return found
+    number = connection.lineage or connection.execute("SELECT lineage FROM meta").scalar()
+    if number is None:
+        number = str(uuid.uuid4())
+        connection.update("meta", {"lineage": number})
+    connection.lineage = number
+    return number
 
 
 def identify(connection: Connection, op: str, address: Address, inputs: Mapping[str, Any]) -> tuple[int, str]:
@@ -259,15 +259,15 @@ def identify(connection: Connection, op: str, address: Address, inputs: Mapping[
     if op == "create":
         generation, zone = records.generation(connection, address) + 1, zone_asked(inputs)
         if address.kind == "rank":
-            held = records.held_by(connection, Address("reservation", address.name))
-            blocks = sum(1 << block for _, block in held)
+            places = records.held_by(connection, Address("reservation", address.name))
+            blocks = sum(1 << block for _, block in places)
             return generation, f"{address.name}.{generation}.{blocks:x}.{uuid.uuid4().hex[:16]}"
     else:
-        have = connection.select("resources", records.BY_ADDRESS, its_address=str(address)).first()
-        generation = have.generation if have else records.generation(connection, address)
-        zone = zone_asked(have.inputs if have else inputs)
-        if have and MADE_AS in have.outputs:
-            return generation, str(have.outputs[MADE_AS]["token"])
+        row = connection.select("resources", records.BY_ADDRESS, its_address=str(address)).first()
+        generation = row.generation if row else records.generation(connection, address)
+        zone = zone_asked(row.inputs if row else inputs)
+        if row and MADE_AS in row.outputs:
+            return generation, str(row.outputs[MADE_AS]["token"])
     return generation, token(lineage(connection), address, generation, zone)
 
 
@@ -343,8 +343,8 @@ def left_open(address: Address, earlier: Mapping[str, Intent]) -> StateError:
 def made_of(connection: Connection, intent: Intent, outputs: Mapping[str, Any] | None) -> Record:
     """The record of what a call made or changed."""
     if outputs is None and intent.op == "update":
-        have = records.record(connection, intent.address)
-        outputs = have.outputs if have else None
+        before = records.record(connection, intent.address)
+        outputs = before.outputs if before else None
     return Record(
         address=intent.address,
         backend=intent.backend,

@@ -79,8 +79,8 @@ def holder(connection: Connection, *, to_write: bool = False, table: str = WRITE
 
 def current(connection: Connection) -> LockInfo | None:
     """The holder of the lock; None if there is none, or it is gone. This does not delay writers."""
-    found = holder(connection)
-    return None if found is None or found.lapsed(connection.database.now(connection)) else found
+    info = holder(connection)
+    return None if info is None or info.lapsed(connection.database.now(connection)) else info
 
 
 def ask(database: Database) -> None:
@@ -226,13 +226,13 @@ def release(database: Database, lease: LockInfo, table: str = WRITER) -> None:
 def unlock(database: Database, owner: str | None = None) -> LockInfo | None:
     """Take the lock away from its holder, and return the holder; `owner`, if given, must be the holder."""
     with database.writing() as connection:
-        found = holder(connection, to_write=True)
-        if found is None:
+        info = holder(connection, to_write=True)
+        if info is None:
             return None
-        if owner is not None and found.owner != owner:
-            raise StateError("lock-changed", f"the lock is another one's by now: {found}", lock=found)
+        if owner is not None and info.owner != owner:
+            raise StateError("lock-changed", f"the lock is another one's by now: {info}", lock=info)
         connection.update(WRITER, FREE)
-        return found
+        return info
 
 
 class Renewal:

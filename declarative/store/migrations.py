@@ -32,24 +32,25 @@ def agree(database: Database, *, read_only: bool, notify: Notify | None = None) 
     with database.reading() as connection:
         if not is_there(connection):
             return False
-        found, tool = _format(connection)
-    if found > schema.FORMAT_VERSION:
+        version, tool = _format(connection)
+    if version > schema.FORMAT_VERSION:
         raise StateError(
             "newer-format",
-            f"the state {name} has format {found}, this fleetform knows up to {schema.FORMAT_VERSION}",
+            f"the state {name} has format {version}, this fleetform knows up to {schema.FORMAT_VERSION}",
             f"install fleetform {tool} or newer" if tool else "install a newer fleetform",
         )
-    if found == schema.FORMAT_VERSION:
+    if version == schema.FORMAT_VERSION:
         return True
     with database.reading() as connection:
-        if has_later_columns(connection, found):
-            raise StateError("damaged", f"the state {name} is not of format {found}, as it says", FROM_BACKUP)
-    if read_only and schema.readable(found):
-        database.format = found
+        if has_later_columns(connection, version):
+            summary = f"the state {name} is not of format {version}, as it says"
+            raise StateError("damaged", summary, FROM_BACKUP)
+    if read_only and schema.readable(version):
+        database.format = version
         return True
     if read_only:
         raise StateError(
-            "older-format", f"the state {name} has the older format {found}", "`fleetform apply` renews it"
+            "older-format", f"the state {name} has the older format {version}", "`fleetform apply` renews it"
         )
     _renew(database, notify or _silent)
     return True
@@ -60,24 +61,24 @@ def _renew(database: Database, notify: Notify) -> None:
     with database.writing() as connection:
         # The row of the lock is what all writers wait for; another process may have been first.
         connection.execute("SELECT fence FROM writer_lock" + database.for_update)
-        found, _ = _format(connection)
-        if found >= schema.FORMAT_VERSION:
+        version, _ = _format(connection)
+        if version >= schema.FORMAT_VERSION:
             return
-        connection.format = found
+        connection.format = version
         holder = lock.holder(connection)
         if holder and not holder.lapsed(database.now(connection)):
             # An older tool at work, which knows nothing of the new format.
             raise StateError(
                 "locked",
-                f"the state is locked by {holder}, and has to be brought from format {found} "
+                f"the state is locked by {holder}, and has to be brought from format {version} "
                 f"to {schema.FORMAT_VERSION} first",
                 "run it again when that has ended",
                 lock=holder,
             )
         kept = backup.keep(connection)
-        migrate(connection, found)
+        migrate(connection, version)
     notify(
-        f"the state was brought from format {found} to {schema.FORMAT_VERSION}; "
+        f"the state was brought from format {version} to {schema.FORMAT_VERSION}; "
         f"as it was before, it is kept in {kept}"
     )
 

@@ -87,8 +87,8 @@ def adopt(folder: Path) -> str | None:
 
 def _read(folder: Path) -> Home | None:
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        home = Home(str(found["path"]), int(found["inode"]), str(found["machine"]), str(found["host"]))
+        words = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        home = Home(str(words["path"]), int(words["inode"]), str(words["machine"]), str(words["host"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return home
@@ -119,8 +119,8 @@ def _filesystem(path: str) -> str:
     best, kind = -1, ""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            left, _, right = line.partition(" - ")
-            at = left.split()[4]
+            mount, _, right = line.partition(" - ")
+            at = mount.split()[4]
             if (path == at or path.startswith(at.rstrip("/") + "/")) and len(at) > best:
                 best, kind = len(at), right.split()[0]
     return kind

@@ -128,7 +128,7 @@ def _observations(connection: Connection, state: State) -> None:
         record_changes.put_node(connection, name, {"idle_since": since})
 
 
-def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> None:
+def _open_ones(connection: Connection, intents: tuple[Intent, ...], now: float) -> None:
     """The open ones are those of the state, under their ids; what ended stays, but for ids that are taken."""
     kept = ("begun_at", "place", "tick", "host", "doing", "actor", "revision")
     known = {
@@ -138,8 +138,8 @@ def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> 
     nowhere = {"host": None, "doing": None, "place": None, "tick": None}
     unknown = {"begun_at": now, **nowhere, **journal.signature(connection)}
     connection.execute("DELETE FROM operations WHERE ended_at IS NULL")
-    for start in range(0, len(left), records.MOST_BOUND):
-        some = [intent.id for intent in left[start : start + records.MOST_BOUND]]
+    for start in range(0, len(intents), records.MOST_BOUND):
+        some = [intent.id for intent in intents[start : start + records.MOST_BOUND]]
         connection.execute("DELETE FROM operations WHERE id IN (:its_ids)", its_ids=some)
     connection.insert(
         "operations",
@@ -155,6 +155,6 @@ def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> 
                 "needs": sorted(map(str, intent.needs)),
                 **known.get(intent.id, unknown),
             }
-            for intent in left
+            for intent in intents
         ),
     )

@@ -291,8 +291,8 @@ def _renew(
     writer.renew(lease_seconds)
     if on_asked:
         with database.reading() as connection:
-            wanted = asked(connection, writer.lease)
-        if wanted:
+            is_asked = asked(connection, writer.lease)
+        if is_asked:
             on_asked()
 
 

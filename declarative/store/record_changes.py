@@ -1,4 +1,4 @@
-"""A writer's changes of records, intents and blocks, and of their rows: each function is a part of a step.
+"""What several steps of a writer share: changes of records, intents and blocks, and of their rows.
 
 `now` is the writer's time, in seconds since the epoch.
 """
@@ -30,7 +30,7 @@ DETACHED = (
 
 
 def close(connection: Connection, intent: Intent, now: float, result: str, error: str | None = None) -> bool:
-    """Whether it was open until now; False if it had ended in the same way."""
+    """End an intent; False if it had ended in the same way before."""
     its = {"its_id": intent.id}
     error = error and error[:ERROR_LENGTH]
     end = {"ended_at": now, "result": result, "error": error}
@@ -53,7 +53,7 @@ def finish(
     idle_since: float | None,
     now: float,
 ) -> bool:
-    """Record the result of an intent; whether it was open until now."""
+    """Record the result of an intent; False if it had ended before."""
     if not close(connection, intent, now, "done"):
         return False
     if intent.op == "delete":
@@ -71,29 +71,31 @@ def finish(
 
 
 def put_made(
-    connection: Connection, made: Record, idle_since: float | None, now: float, started: float | None
+    connection: Connection, record: Record, idle_since: float | None, now: float, started: float | None
 ) -> None:
     """Record what a call made or changed, that was `started` then, with all that follows from it."""
-    if made.address.kind in COUNTED:
-        made = _dated(connection, made, now)
-    new = put_record(connection, made, {"detached_since": now} if made.address.kind == records.VOLUME else {})
-    if made.address.kind == records.NODE:
+    if record.address.kind in COUNTED:
+        record = _dated(connection, record, now)
+    is_new = put_record(
+        connection, record, {"detached_since": now} if record.address.kind == records.VOLUME else {}
+    )
+    if record.address.kind == records.NODE:
         since = now if started is None else min(started, now)
-        spending.count(connection, str(made.address), spending.price_of(made), since, now)
-    if made.address.kind == records.VOLUME and not new:
-        note_detached(connection, now, [made.address])
-    elif made.address.kind == records.ATTACHMENT:
-        note_attached(connection, _volumes(made.needs))
+        spending.count(connection, str(record.address), spending.price_of(record), since, now)
+    if record.address.kind == records.VOLUME and not is_new:
+        note_detached(connection, now, [record.address])
+    elif record.address.kind == records.ATTACHMENT:
+        note_attached(connection, _volumes(record.needs))
     if idle_since is not None:
-        put_node(connection, made.address.name, {"idle_since": idle_since})
+        put_node(connection, record.address.name, {"idle_since": idle_since})
 
 
-def _dated(connection: Connection, made: Record, now: float) -> Record:
-    """The volume or node, with the time from which a new duration counts."""
-    have, same = records.record(connection, made.address), COUNTED[made.address.kind]
-    if have is None or have.inputs.get(same) == made.inputs.get(same):
-        return made
-    return replace(made, outputs={**made.outputs, COUNTED_SINCE: now})
+def _dated(connection: Connection, record: Record, now: float) -> Record:
+    """The volume or node, with the time from which a changed duration counts."""
+    before, key = records.record(connection, record.address), COUNTED[record.address.kind]
+    if before is None or before.inputs.get(key) == record.inputs.get(key):
+        return record
+    return replace(record, outputs={**record.outputs, COUNTED_SINCE: now})
 
 
 def remove(connection: Connection, address: Address, now: float) -> bool:
@@ -128,60 +130,61 @@ def release(connection: Connection, reservation: Address, now: float) -> bool:
 # ---------------------------------------------------------------------------------------- rows
 
 
-def put_record(connection: Connection, made: Record, more: Mapping[str, Any] | None = None) -> bool:
+def put_record(connection: Connection, record: Record, more: Mapping[str, Any] | None = None) -> bool:
     """Write a record and its needs, over an older one of the same address; whether there was none, and then
     with `more` columns.
     """
-    records.require(connection, made.address, made.needs)
-    text = str(made.address)
+    records.require(connection, record.address, record.needs)
+    address = str(record.address)
     values = {
-        "backend": made.backend,
-        "external_id": external_id(made.outputs),
-        "inputs": made.inputs,
-        "outputs": made.outputs,
-        "generation": made.generation,
+        "backend": record.backend,
+        "external_id": external_id(record.outputs),
+        "inputs": record.inputs,
+        "outputs": record.outputs,
+        "generation": record.generation,
     }
-    its = {"address": text, "kind": made.address.kind, "name": made.address.name}
+    its = {"address": address, "kind": record.address.kind, "name": record.address.name}
     try:
-        new = connection.insert_new("resources", "address", {**its, **values, **(more or {})})
-        if not new:
-            connection.update("resources", values, "address = :its_address", its_address=text)
+        is_new = connection.insert_new("resources", "address", {**its, **values, **(more or {})})
+        if not is_new:
+            connection.update("resources", values, "address = :its_address", its_address=address)
     except ConstraintError:
-        _check_owner(connection, made)
+        _check_owner(connection, record)
         raise
-    if made.needs or not new:
-        replace_needs(connection, made.address, made.needs)
-    return new
+    if record.needs or not is_new:
+        replace_needs(connection, record.address, record.needs)
+    return is_new
 
 
-def _check_owner(connection: Connection, made: Record) -> None:
+def _check_owner(connection: Connection, record: Record) -> None:
     """Refuse a thing that is recorded under another address."""
-    external = external_id(made.outputs)
+    external = external_id(record.outputs)
     other = connection.execute(
         "SELECT address FROM resources WHERE backend = :its_backend AND kind = :its_kind"
         " AND external_id = :its_external_id AND address <> :its_address",
-        its_backend=made.backend,
-        its_kind=made.address.kind,
+        its_backend=record.backend,
+        its_kind=record.address.kind,
         its_external_id=external,
-        its_address=str(made.address),
+        its_address=str(record.address),
     ).scalar()
     if other:
         raise StateError(
             "already-owned",
-            f"{made.address.kind} {external} of {made.backend} is recorded as {other}, not {made.address}",
+            f"{record.address.kind} {external} of {record.backend} is recorded as {other}, "
+            f"not {record.address}",
         )
 
 
 def external_id(outputs: Mapping[str, Any]) -> str | None:
     """The backend's id of the thing."""
-    found = outputs.get("id")
-    return None if found is None else str(found)
+    number = outputs.get("id")
+    return None if number is None else str(number)
 
 
-def replace_needs(connection: Connection, address: Address, wanted: Iterable[Address]) -> None:
+def replace_needs(connection: Connection, address: Address, needs: Iterable[Address]) -> None:
     """Write what a record holds on to."""
     connection.execute(f"DELETE FROM needs {records.BY_ADDRESS}", its_address=str(address))
-    texts = sorted(map(str, set(wanted)))
+    texts = sorted(map(str, set(needs)))
     connection.insert("needs", *({"address": str(address), "needed": text} for text in texts))
 
 

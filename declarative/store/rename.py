@@ -65,32 +65,32 @@ class RenameMap:
 
     def inputs(self, record: Record) -> dict[str, Any]:
         """The inputs of a record that get new names, with these."""
-        found = record.typed
-        renamed = self._renamed(record.address.name, found)
-        changed = differing(found, renamed)
+        inputs = record.typed
+        renamed = self._renamed(record.address.name, inputs)
+        changed = differing(inputs, renamed)
         return {key: value for key, value in data_of(renamed).items() if key in changed}
 
-    def _renamed(self, name: str, found: Inputs) -> Inputs:
-        if isinstance(found, VolumeInputs):
-            return found
-        if isinstance(found, NodeInputs):
-            return replace(found, fleet=self._fleet(name, found.fleet))
-        found = replace(found, task=self.task.get(found.task, found.task))
-        if isinstance(found, RankInputs):
+    def _renamed(self, name: str, inputs: Inputs) -> Inputs:
+        if isinstance(inputs, VolumeInputs):
+            return inputs
+        if isinstance(inputs, NodeInputs):
+            return replace(inputs, fleet=self._fleet(name, inputs.fleet))
+        inputs = replace(inputs, task=self.task.get(inputs.task, inputs.task))
+        if isinstance(inputs, RankInputs):
             return replace(
-                found,
-                fleets=tuple(self.fleet.get(f, f) for f in found.fleets),
-                instances=tuple(self.node.get(n, n) if isinstance(n, str) else n for n in found.instances),
+                inputs,
+                fleets=tuple(self.fleet.get(f, f) for f in inputs.fleets),
+                instances=tuple(self.node.get(n, n) if isinstance(n, str) else n for n in inputs.instances),
                 volumes={
                     path: tuple(self.volume.get(v, v) for v in volumes)
-                    for path, volumes in found.volumes.items()
+                    for path, volumes in inputs.volumes.items()
                 },
             )
-        found = replace(found, node=self.node.get(found.node, found.node))
-        if isinstance(found, AttachmentInputs):
-            volume = self.volume.get(found.volume, found.volume)
-            return replace(found, rank=self.rank(found.rank), volume=volume)
-        return found
+        inputs = replace(inputs, node=self.node.get(inputs.node, inputs.node))
+        if isinstance(inputs, AttachmentInputs):
+            volume = self.volume.get(inputs.volume, inputs.volume)
+            return replace(inputs, rank=self.rank(inputs.rank), volume=volume)
+        return inputs
 
     def _fleet(self, node: str, fleet: str) -> str:
         """A node's name tells its fleet."""
@@ -118,9 +118,9 @@ def members(state: State, wanted: Address) -> tuple[Address, ...]:
     if wanted in state.records:
         return (wanted,)
     kinds = GROUPS.get(wanted.kind, ())
-    found = tuple(r.address for kind in kinds for r in state.of(kind) if _is_member(r, wanted))
-    if found:
-        return found
+    addresses = tuple(r.address for kind in kinds for r in state.of(kind) if _is_member(r, wanted))
+    if addresses:
+        return addresses
     near = suggest(str(wanted), [str(a) for a in state.records])
     raise StateError(
         "unknown-address", f"`{wanted}` is not recorded", near or "`fleetform state list` shows what is"
@@ -138,12 +138,12 @@ def _is_member(record: Record, group: Address) -> bool:
 
 def users(state: State, addresses: Iterable[Address]) -> set[Address]:
     """Other records that need them, directly or not."""
-    given = set(addresses)
-    found, more = set(given), set(given)
-    while more:
-        more = {a for a, record in state.records.items() if record.needs & more} - found
-        found |= more
-    return found - given
+    needed = set(addresses)
+    reached, newer = set(needed), set(needed)
+    while newer:
+        newer = {a for a, record in state.records.items() if record.needs & newer} - reached
+        reached |= newer
+    return reached - needed
 
 
 def _is_of(name: str, family: str) -> bool:
@@ -152,20 +152,20 @@ def _is_of(name: str, family: str) -> bool:
 
 
 def plan(
-    state: State, source: Address, target: Address, found: tuple[Address, ...] | None = None
+    state: State, source: Address, target: Address, addresses: tuple[Address, ...] | None = None
 ) -> RenameMap:
-    """Which names become which; `StateError` where they cannot. `found` are the `members` of the source, if
-    they are known.
+    """Which names become which; `StateError` where they cannot. `addresses` are the `members` of the source,
+    if they are known.
     """
     _check_kinds(source, target)
     kind = source.kind
-    found = members(state, source) if found is None else found
-    exact = found == (source,)
+    addresses = members(state, source) if addresses is None else addresses
+    exact = addresses == (source,)
     _check_name(target, numbered=kind == "node", maybe_numbered=kind == "volume" and exact)
     if kind == "task":
         return RenameMap(task={source.name: target.name})
     old, new = source.name, target.name
-    names = {a.name: new if exact else f"{new}{a.name.removeprefix(old)}" for a in found}
+    names = {a.name: new if exact else f"{new}{a.name.removeprefix(old)}" for a in addresses}
     if kind == "volume":
         return RenameMap(volume=names)
     return RenameMap(node=names, fleet={} if exact else {old: new})
@@ -229,10 +229,10 @@ def as_declared(state: State, moves: Moves, places: Mapping[str, Span]) -> Decla
         source, target = Address.parse(move.source), Address.parse(str(ends[move.source]))
         if source not in state.records and _is_of(target.name, source.name):
             continue  # `data` became `data-0`: that is not of what is to be renamed
-        if not (found := index.members(source)):
+        if not (sources := index.members(source)):
             continue
         try:
-            names = plan(state, source, target, found)
+            names = plan(state, source, target, sources)
             changes = index.changes(names)
             _check_free(state, changes)  # each alone tells where it cannot be
             _check_settled(state, names, changes)
@@ -321,7 +321,7 @@ def renamed(
         serial=state.serial + 1,
         records={record.address: record for record in records},
         ranks={names.rank(name): status for name, status in state.ranks.items()},
-        readiness={names.node.get(name, name): seen for name, seen in state.readiness.items()},
+        readiness={names.node.get(name, name): node for name, node in state.readiness.items()},
         idle_since={names.node.get(name, name): since for name, since in state.idle_since.items()},
         detached_since={names.volume.get(name, name): at for name, at in state.detached_since.items()},
         generations=_used(state, names),

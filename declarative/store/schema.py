@@ -219,14 +219,14 @@ changed more has no entry.
 """
 
 
-def readable(found: int) -> bool:
-    """Whether a state of format `found` can be read without a migration."""
-    return all(number in ADDED for number in range(found + 1, FORMAT_VERSION + 1))
+def readable(format: int) -> bool:
+    """Whether a state of that format can be read without a migration."""
+    return all(number in ADDED for number in range(format + 1, FORMAT_VERSION + 1))
 
 
-def later_than(found: int) -> frozenset[str]:
-    """`table.column` of what came later than format `found`."""
-    return frozenset(name for number, names in ADDED.items() if number > found for name in names)
+def later_than(format: int) -> frozenset[str]:
+    """`table.column` of what came later than that format."""
+    return frozenset(name for number, names in ADDED.items() if number > format for name in names)
 
 
 # ------------------------------------------------------------------------------------------------ JSON
@@ -235,8 +235,8 @@ def later_than(found: int) -> frozenset[str]:
 @functools.lru_cache(maxsize=256)
 def loads(text: str) -> Any:
     """A stored value, to be read only: the things of one document share their inputs."""
-    found = json.loads(text)
-    return Stored(found) if isinstance(found, dict) else found
+    value = json.loads(text)
+    return Stored(value) if isinstance(value, dict) else value
 
 
 def plain(value: Any) -> Any:

@@ -51,9 +51,9 @@ def broken(connection: Connection, state: State, held: HeldBlocks) -> list[str]:
 
 def put(connection: Connection, state: State | None = None) -> None:
     """Seal the records; `state` is all of them, if they were read already."""
-    found = _digest(records.load(connection) if state is None else state, records.blocks(connection))
-    connection.update("meta", {"seal": found})
-    connection.database.whole = (found,)
+    digest = _digest(records.load(connection) if state is None else state, records.blocks(connection))
+    connection.update("meta", {"seal": digest})
+    connection.database.whole = (digest,)
 
 
 def remove(connection: Connection) -> None:
@@ -63,8 +63,8 @@ def remove(connection: Connection) -> None:
 
 def seal_of(connection: Connection) -> str | None:
     """The digest of all records; None while somebody writes, and after a writer that was killed."""
-    found: str | None = connection.select("meta").one().seal
-    return found
+    digest: str | None = connection.select("meta").one().seal
+    return digest
 
 
 def _digest(state: State, held: HeldBlocks) -> str:

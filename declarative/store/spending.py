@@ -45,8 +45,8 @@ def price_of(node: Record) -> float | None:
     """The recorded price of a node an hour; None if unknown. It is None for a partition's node: that exists
     anyway, and a site charges for what jobs hold of it.
     """
-    found = None if "partition" in (node.inputs.get("host") or ()) else node.inputs.get("price")
-    return float(found) if isinstance(found, int | float) and 0 <= found < MOST else None
+    price = None if "partition" in (node.inputs.get("host") or ()) else node.inputs.get("price")
+    return float(price) if isinstance(price, int | float) and 0 <= price < MOST else None
 
 
 def count(connection: Connection, address: str, price: float | None, since: float, now: float) -> None:

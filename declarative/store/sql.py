@@ -251,8 +251,8 @@ class Connection:
         if len(rows) == 1:
             self._run(self.raw.execute, insert_sql(table, tuple(rows[0])), stored_row(rows[0]))
         elif rows:
-            given = [stored_row(row) for row in rows]
-            self._run(self.raw.cursor().executemany, insert_sql(table, tuple(rows[0])), given)
+            values = [stored_row(row) for row in rows]
+            self._run(self.raw.cursor().executemany, insert_sql(table, tuple(rows[0])), values)
 
     def insert_new(self, table: str, key: str, row: Mapping[str, Any]) -> bool:
         """Add a row; False if there is one with its `key`, which stays as it is."""
@@ -264,13 +264,13 @@ class Connection:
         not be names of columns.
         """
         sql = update_sql(table, tuple(values), where)
-        found: int = self._run(self.raw.execute, sql, {**stored_row(values), **its}).rowcount
-        return found
+        count: int = self._run(self.raw.execute, sql, {**stored_row(values), **its}).rowcount
+        return count
 
     def update_unasked(self, table: str, values: Mapping[str, Any], where: str = "", **its: Any) -> None:
         """Like `update`, where nobody asks for the number: it costs no round trip to a server.
 
-        Not for steps of a working copy, which count what they change.
+        Not for writes of a mirror, which count what they change.
         """
         sql = update_sql(table, tuple(values), where)
         self.database.defer(self.raw, sql, {**stored_row(values), **its})
@@ -332,10 +332,10 @@ class Result:
 
     def _reader(self) -> Callable[[Sequence[Any]], Row]:
         """What makes a row of a driver's: the same for each run of a statement that names its columns."""
-        found = _READERS.get(self._sql)
-        if found is None or "*" in self._sql:  # of all columns there may be others by now
-            found = _READERS[self._sql] = _reader(tuple(column[0] for column in self._cursor.description))
-        return found
+        reader = _READERS.get(self._sql)
+        if reader is None or "*" in self._sql:  # of all columns there may be others by now
+            reader = _READERS[self._sql] = _reader(tuple(column[0] for column in self._cursor.description))
+        return reader
 
     def _close(self) -> None:
         # While a statement is unfinished, a closed connection keeps its files open. Whoever stops in the
@@ -395,10 +395,10 @@ def _reader(names: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
     return unpacked if packed else make
 
 
-def number(found: object) -> float:
+def number(amount: object) -> float:
     """A sum or a time as it is recorded; `StateError` for what cannot be one."""
-    if isinstance(found, int | float) and 0 <= found < MOST:
-        return float(found)
+    if isinstance(amount, int | float) and 0 <= amount < MOST:
+        return float(amount)
     raise StateError("damaged", "the state holds a sum or a time that is none", FROM_BACKUP)
 
 
@@ -421,8 +421,8 @@ def select_sql(table: str, format: int, but: tuple[str, ...]) -> str:
     """The beginning of one that reads a table, as it is in that format."""
     late = later_than(format)
     names = [name for name in COLUMNS[table] if name not in but]
-    wanted = (f"NULL AS {name}" if f"{table}.{name}" in late else name for name in names)
-    return f"SELECT {', '.join(wanted)} FROM {table} "
+    columns = (f"NULL AS {name}" if f"{table}.{name}" in late else name for name in names)
+    return f"SELECT {', '.join(columns)} FROM {table} "
 
 
 def stored_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,34 +59,30 @@ class Sqlite(Database):
             self._uri += "&immutable=1"
 
     def connect(self) -> sqlite3.Connection:
-        """See `Database`."""
         # `isolation_level=None`: the module begins no transactions of its own, `begin` does.
-        made = sqlite3.connect(
+        connection = sqlite3.connect(
             self._uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
-            made.execute("PRAGMA foreign_keys=ON")
-            made.execute("PRAGMA synchronous=FULL")  # a commit has reached the disk, in WAL as well
+            connection.execute("PRAGMA foreign_keys=ON")
+            connection.execute("PRAGMA synchronous=FULL")  # a commit has reached the disk, in WAL as well
         except BaseException:
-            made.close()
+            connection.close()
             raise
-        return made
+        return connection
 
     def begin(self, raw: sqlite3.Connection, *, writes: bool) -> None:
-        """See `Database`."""
         # A write takes its turn at once: one that began as a read could be refused half-way.
         raw.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     def text(self, sql: str) -> str:
-        """See `Database`."""
         return sql
 
     def now(self, connection: Connection) -> float:  # noqa: ARG002 (a server is asked)
-        """See `Database`."""
         return self._clock()
 
     def backup(self, connection: Connection, which: str) -> Path:  # noqa: ARG002 (a server is asked)
-        """See `Database`: a copy beside the file, by SQLite's own means."""
+        """Write a copy beside the file, by SQLite's own means."""
         path = self._path
 
         def fill(aside: Path) -> None:
@@ -99,18 +95,16 @@ class Sqlite(Database):
         return put(path.absolute().parent, f"{path.name}.backup-{which}", fill)
 
     def columns(self, connection: Connection, table: str) -> list[str]:
-        """See `Database`."""
         return connection.execute("SELECT name FROM pragma_table_info(:its_table)", its_table=table).scalars()
 
     def json_text(self, column: str, *keys: str) -> str:
-        """See `Database`."""
         return f"json_extract({column}, '$.{'.'.join(keys)}')"
 
     def damage(self, connection: Connection) -> list[str]:
-        """See `Database`."""
-        found = [str(text) for text in connection.execute("PRAGMA integrity_check").scalars() if text != "ok"]
+        lines = connection.execute("PRAGMA integrity_check").scalars()
+        faults = [str(line) for line in lines if line != "ok"]
         broken = connection.execute("PRAGMA foreign_key_check").all()
-        return found + [f"a row of {row[0]} refers to a row of {row[2]} that is not there" for row in broken]
+        return faults + [f"a row of {row[0]} refers to a row of {row[2]} that is not there" for row in broken]
 
     def pragma(self, text: str) -> str:
         """Run a pragma outside of any transaction, where some of them only work."""
@@ -149,20 +143,20 @@ def open_file(path: Path, opening: OpenOptions) -> Database | None:
     if not writable and not read_only:
         raise StateError("read-only", f"the state {path} cannot be written by this user", WRITABLE)
     # A reader opens for writing too where it may: only such a connection clears up after itself.
-    made = Sqlite(path, mode="rw" if writable else "ro", clock=opening.clock)
+    database = Sqlite(path, mode="rw" if writable else "ro", clock=opening.clock)
     try:
         with as_state_error(path):
-            _check_plain(made, path)
-            if not agree(made, read_only=read_only, notify=opening.notify):
+            _check_plain(database, path)
+            if not agree(database, read_only=read_only, notify=opening.notify):
                 summary = f"{path} is a database but no fleetform state; it was left as it is"
                 raise StateError("not-a-state", summary)  # noqa: TRY301  # it is closed below
             # Not so in a copy made by VACUUM INTO, or by hand.
             if not read_only:
-                made.use_wal()
+                database.use_wal()
     except BaseException:
-        made.close()
+        database.close()
         raise
-    return made
+    return database
 
 
 def _is_made(path: Path, opening: OpenOptions) -> bool:
@@ -224,8 +218,8 @@ _COMPUTED = """
 def _check_plain(database: Database, path: Path) -> None:
     """`StateError` for a file that is more than rows: a stranger's project may bring one along."""
     with database.reading() as connection:
-        found = connection.execute(_COMPUTED).first()
-    if found:
+        computed = connection.execute(_COMPUTED).first()
+    if computed:
         summary = f"{path} is no state: it has views, triggers or computed columns"
         raise StateError("not-a-state", summary, FROM_BACKUP)
 

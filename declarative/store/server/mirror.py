@@ -1,8 +1,8 @@
-"""The writer's copy of a state on a server: it reads from the copy, and a group of steps is sent to the
-server in one round trip.
+"""The writer's copy of a state on a server: it reads from the copy, and all writes of one commit are sent to
+the server in one round trip.
 
 Only the holder of the lock changes a state. So a copy that was made under the lock stays true until the lock
-is given back or lost, and with each group the server checks that it is not lost. Ended entries of the journal
+is given back or lost, and with each commit the server checks that it is not lost. Ended journal entries
 are not in the copy. A command without the lock may add some; then the copy is made anew.
 
 A reader may see what is not committed yet. To act on it, it begins a step, and steps are committed in order.
@@ -54,40 +54,38 @@ class Mirror(Sqlite):
         self._last_id = 0
 
     def connect(self) -> sqlite3.Connection:
-        """See `Database`: all that the server has now."""
+        """All that the server has now."""
         with self._server.reading() as there:
-            found = there.raw.execute("; ".join((*COPIED.values(), journal.LAST_ID)))  # one round trip
-        made = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        create(Connection(self, made))
+            rows = there.raw.execute("; ".join((*COPIED.values(), journal.LAST_ID)))  # one round trip
+        copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        create(Connection(self, copy))
         for table in COPIED:
-            made.execute(f"DELETE FROM {table}")
+            copy.execute(f"DELETE FROM {table}")
             marks = ", ".join("?" * len(schema.COLUMNS[table]))
-            made.executemany(f"INSERT INTO {table} VALUES ({marks})", found)
-            found.nextset()
-        self._last_id = found.fetchone()[0] or 0
-        made.execute("PRAGMA foreign_keys=ON")
-        return made
+            copy.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+            rows.nextset()
+        self._last_id = rows.fetchone()[0] or 0
+        copy.execute("PRAGMA foreign_keys=ON")
+        return copy
 
     def damage(self, connection: Connection) -> list[str]:  # noqa: ARG002 (a copy of this moment has none)
-        """See `Database`."""
         return []
 
     @contextmanager
     def whole_journal(self, connection: Connection) -> Iterator[Connection]:  # noqa: ARG002 (it is not here)
-        """See `Database`."""
         with self._server.reading() as there:
             yield there
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """See `Database`; no step is half done in it."""
+        """No write is half done in it."""
         with self.mutex, as_state_error(self.name):
             self._raw = self._raw or self.connect()
             yield Connection(self, self._raw)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """See `Database`: it is committed on the server, or nowhere."""
+        """It is committed on the server, or nowhere."""
         with self.reading() as here:
             here.raw.execute("BEGIN")
             here.last_id, here.writes = self._last_id, []

@@ -184,18 +184,18 @@ def trusted(target: Target, policy: OperatorPolicy | None) -> Target:
     A server that the YAML names may be anybody's: without a policy that names it, it gets no password, in
     clear or as MD5, but only the proof of one. Servers have asked for no more by default since PostgreSQL 14.
     """
-    given = {k: v for k, v in target.parameters.items() if not os.environ.get(OUTRANKED.get(k, ""))}
+    parameters = {k: v for k, v in target.parameters.items() if not os.environ.get(OUTRANKED.get(k, ""))}
     if policy is None:
-        return replace(target, parameters=given)
-    hosts = [host for host, _ in _pairs(given)] or [""]
-    if "hostaddr" in given:
-        hosts.append(given["hostaddr"])
+        return replace(target, parameters=parameters)
+    hosts = [host for host, _ in _pairs(parameters)] or [""]
+    if "hostaddr" in parameters:
+        hosts.append(parameters["hostaddr"])
     if why := next(filter(None, map(policy.refused_state, hosts)), None):
         hint = "name it yourself (`--state URL` or FLEETFORM_STATE), or see docs/security.md (`state_hosts`)"
         raise StateError("not-allowed", why, hint)
     if policy.state_hosts is None and not os.environ.get("PGREQUIREAUTH"):
-        given["require_auth"] = NO_CLEAR_TEXT
-    return replace(target, parameters=given)
+        parameters["require_auth"] = NO_CLEAR_TEXT
+    return replace(target, parameters=parameters)
 
 
 _VALUE = re.compile(r"(?<![:\w]):(\w+)")
@@ -223,36 +223,33 @@ class Postgres(MirroredServer):
         self._psycopg = psycopg
 
     def connect(self) -> Any:
-        """See `Database`."""
         from psycopg.types.string import TextLoader
 
         from declarative.store.server.connection import ServerConnection
 
-        made = ServerConnection.connect(
+        connection = ServerConnection.connect(
             **{**NO_HANGING, "application_name": "fleetform", **self._target.parameters},  # type: ignore[arg-type]
             autocommit=True,  # `begin` begins the transactions
             # No prepared statements: they live in a session, which is not ours behind a pooler.
             prepare_threshold=None,
         )
-        made.adapters.register_loader("json", TextLoader)  # `database.loads` reads it, for both databases
-        made.settle()  # it was used just now
-        return made
+        connection.adapters.register_loader("json", TextLoader)  # `schema.loads` reads it for both databases
+        connection.settle()  # it was used just now
+        return connection
 
     def begin(self, raw: Any, *, writes: bool) -> None:
-        """See `Database`. READ WRITE is not set: a server that is configured to refuse writes is obeyed."""
+        """READ WRITE is not set: a server that is configured to refuse writes is obeyed."""
         raw.begin(*(_WRITE if writes else _READ), snapshot=not writes)
 
     def run(self, connection: Connection, statements: Iterable[str]) -> None:
-        """See `Database`: in one round trip, that of the next statement."""
+        """Run them in the round trip of the next statement."""
         for sql in statements:
             connection.raw.defer(sql)
 
     def for_writer(self, lease: LockInfo) -> Mirror:
-        """See `Database`."""
         return Mirror(self, lease)
 
     def send(self, writes: Sequence[Write], lease: LockInfo, last_id: int) -> bool:
-        """See `MirroredServer`."""
         with as_state_error(self.name):
             return self._send(writes, {"fence": lease.fence, "owner": lease.owner, "last_id": last_id})
 
@@ -280,7 +277,7 @@ class Postgres(MirroredServer):
         return True
 
     def commit(self, raw: Any, before: Sequence[str] = ()) -> Any:
-        """See `Database`; with the statements `before` it in the same message.
+        """Commit, with the statements `before` it in the same message.
 
         The server does none of them before it has all. If a message came in parts, the server would hold
         locks until the rest comes, without a time limit: a client that stopped in between would stop all
@@ -299,29 +296,24 @@ class Postgres(MirroredServer):
         return super()._rolled_back(raw)
 
     def defer(self, raw: Any, sql: str, values: Mapping[str, Any]) -> None:
-        """See `Database`."""
         raw.defer(_text(sql), values)
 
     def lost(self, error: Exception) -> bool:
-        """See `Database`."""
         return isinstance(error, self._psycopg.OperationalError)
 
     def text(self, sql: str) -> str:
-        """See `Database`."""
         return _text(sql)
 
     def now(self, connection: Connection) -> float:
-        """See `Database`."""
         # Not now(): that is when the transaction began, before it waited for its turn.
         return float(connection.execute("SELECT extract(epoch FROM clock_timestamp())").scalar())
 
     def backup(self, connection: Connection, which: str) -> Path:
-        """See `Database`: all rows as JSON, in the project. What the server loses does not concern it."""
+        """Write all rows as JSON into the project: it outlives the server."""
         fill = functools.partial(write_rows, connection)
         return put(self._root.absolute() / FOLDER, f"state-format-{which}.json", fill)
 
     def columns(self, connection: Connection, table: str) -> list[str]:
-        """See `Database`."""
         return connection.execute(
             "SELECT attname FROM pg_attribute"
             " WHERE attrelid = to_regclass(:its_table) AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
@@ -329,7 +321,6 @@ class Postgres(MirroredServer):
         ).scalars()
 
     def json_text(self, column: str, *keys: str) -> str:
-        """See `Database`."""
         return f"{column} #>> '{{{','.join(keys)}}}'"
 
 
@@ -364,32 +355,35 @@ def merged(writes: Sequence[Write]) -> list[Write]:
     """The same writes with one statement for all events, and one for the serial: nothing in the same
     transaction depends on them, and the server plans each statement anew.
     """
-    found = [write for write in writes if write.sql not in (ADD_EVENT, COUNT_UP)]
-    told = [values for write in writes if write.sql == ADD_EVENT for values in write.values]
-    if told:
-        rows = ", ".join(f"({i}, :at{i}, :type{i}, :address{i}, :detail{i})" for i in range(1, len(told) + 1))
-        values = {f"{name}{i}": value for i, its in enumerate(told, 1) for name, value in its.items()}
-        found.append(Write(_ADD_EVENTS.format(rows=rows), [values], len(told)))
+    others = [write for write in writes if write.sql not in (ADD_EVENT, COUNT_UP)]
+    new_events = [values for write in writes if write.sql == ADD_EVENT for values in write.values]
+    if new_events:
+        numbers = range(1, len(new_events) + 1)
+        rows = ", ".join(f"({i}, :at{i}, :type{i}, :address{i}, :detail{i})" for i in numbers)
+        values = {f"{name}{i}": value for i, its in enumerate(new_events, 1) for name, value in its.items()}
+        others.append(Write(_ADD_EVENTS.format(rows=rows), [values], len(new_events)))
     if count := sum(write.sql == COUNT_UP for write in writes):
-        found.append(Write("UPDATE meta SET serial = serial + :its_count", [{"its_count": count}], 1))
-    return found
+        others.append(Write("UPDATE meta SET serial = serial + :its_count", [{"its_count": count}], 1))
+    return others
 
 
 def open_server(target: Target, opening: OpenOptions) -> Database | None:
     """The state's database; None if there is none and it must not be made."""
-    made = Postgres(target, opening.root)
+    database = Postgres(target, opening.root)
     try:
         with as_state_error(target.name):
-            found = agree(made, read_only=opening.read_only, notify=opening.notify)
-            if not found and not opening.read_only:
+            is_made = agree(database, read_only=opening.read_only, notify=opening.notify)
+            if not is_made and not opening.read_only:
                 # While this one waited, another first `apply` may have made it, perhaps of another version.
-                found = _make(made, target, opening) or agree(made, read_only=False, notify=opening.notify)
-            if found:
-                return made
+                is_made = _make(database, target, opening) or agree(
+                    database, read_only=False, notify=opening.notify
+                )
+            if is_made:
+                return database
     except BaseException:
-        made.close()
+        database.close()
         raise
-    made.close()
+    database.close()
     return None
 
 
