@@ -12,7 +12,7 @@ from typing import Any
 
 from declarative.model.record import struct
 from declarative.model.spec import StopCriteria
-from declarative.model.state import Address, Intent, Record, rank_name, task_state
+from declarative.model.state import Address, Intent, rank_name, task_state
 from declarative.model.status import RankState, RankStatus
 from declarative.store import records
 from declarative.store.schema import dumps
@@ -163,7 +163,9 @@ def _task_seen(
     record = records.record(connection, Address(records.RANK, one))
     if record is None:
         return
-    names = _names_of_ranks(task, record)
+    # Untyped: a faulty record must not keep a rank from being observed.
+    nodes = record.inputs.get("nodes")
+    names = [rank_name(task, rank) for rank in range(nodes if isinstance(nodes, int) else 1)]
     known = records.statuses(connection, names)
     latest = {**known, **changed}
     master_done = record.inputs.get("stop_criteria") == StopCriteria.MASTER_DONE.value
@@ -172,9 +174,3 @@ def _task_seen(
         alike = (s for s in map(latest.get, names) if s and s.state is state)
         cause = next(filter(None, (status.cause for status in alike)), None)
         write(connection, now, f"task.{state.value}", Address("task", task), {"cause": cause})
-
-
-def _names_of_ranks(task: str, one: Record) -> list[str]:
-    # Untyped: a faulty record must not keep a rank from being observed.
-    nodes = one.inputs.get("nodes")
-    return [rank_name(task, rank) for rank in range(nodes if isinstance(nodes, int) else 1)]

@@ -52,11 +52,11 @@ def agree(database: Database, *, read_only: bool, notify: Notify | None = None) 
         raise StateError(
             "older-format", f"the state {name} has the older format {version}", "`fleetform apply` renews it"
         )
-    _renew(database, notify or _silent)
+    _renew(database, notify)
     return True
 
 
-def _renew(database: Database, notify: Notify) -> None:
+def _renew(database: Database, notify: Notify | None) -> None:
     """Migrate in one transaction, which everyone else waits for; the backup is whole before it begins."""
     with database.writing() as connection:
         # The row of the lock is what all writers wait for; another process may have been first.
@@ -77,14 +77,11 @@ def _renew(database: Database, notify: Notify) -> None:
             )
         kept = backup.keep(connection)
         migrate(connection, version)
-    notify(
-        f"the state was brought from format {version} to {schema.FORMAT_VERSION}; "
-        f"as it was before, it is kept in {kept}"
-    )
-
-
-def _silent(_text: str) -> None:
-    pass
+    if notify:
+        notify(
+            f"the state was brought from format {version} to {schema.FORMAT_VERSION}; "
+            f"as it was before, it is kept in {kept}"
+        )
 
 
 def _format(connection: Connection) -> tuple[int, str]:
@@ -183,7 +180,8 @@ def _to_11(connection: Connection) -> None:
 MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8, _to_9, _to_10, _to_11)
 """MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
 
-With each: the format before it as a fixture in `tests/states`. What every format keeps: see above.
+A new format has a function here, its columns in `schema.TABLES` and `schema.ADDED`, and its number in
+`schema.FORMAT_VERSION`; the format before it becomes a fixture in `tests/store/states`.
 """
 
 

@@ -70,7 +70,9 @@ def _load(connection: Connection) -> State:
             readiness=readiness,
             idle_since=idle_since,
             detached_since=_sorted(detached_since, natural),
-            generations=_generations(connection),
+            generations=_sorted(
+                {Address.parse(text): number for text, number in connection.select("generations")}, by_address
+            ),
             intents=tuple(
                 intent_of(row)
                 for row in connection.select("operations", "WHERE ended_at IS NULL ORDER BY id")
@@ -130,11 +132,6 @@ def _records(
             generation=number,
         )
     return records, detached
-
-
-def _generations(connection: Connection) -> dict[Address, int]:
-    rows = connection.select("generations")
-    return _sorted({Address.parse(text): number for text, number in rows}, by_address)
 
 
 def statuses(connection: Connection, names: Sequence[str]) -> dict[str, RankStatus]:
