@@ -68,6 +68,9 @@ MOST_SEARCHED = 50
 """Tasks that are searched a place for alone; beyond, none of that sort is said never to fit."""
 
 
+MOST_BUILT = 200_000
+"""Nodes and offers of worlds that are built for all tasks; beyond, no task is said never to fit by them."""
+
 MOST_GROUPS = 4
 """Groups of nodes that may go, of which each may go or stay while the others do; of more one goes, or all."""
 
@@ -80,7 +83,7 @@ class EmptyWorld:
     ) -> None:
         """`may_fit_alone` says whether the search finds a task a place in a catalog, or may do so."""
         self.catalog, self._may_fit_alone = catalog, may_fit_alone
-        self._searched = 0
+        self._searched = self._built = 0
         self._of_fleet: dict[str, list[int]] = {}
         for number, node in enumerate(catalog.nodes):
             self._of_fleet.setdefault(node.fleet, []).append(number)
@@ -120,6 +123,8 @@ class EmptyWorld:
         most = 0
         ask = job.ask if job.ask.stay else self._shared_asks[job.likeness]
         for world in self._worlds(job, ask):
+            if world is None:
+                return job.ranks
             same = next(other for other in world.catalog.jobs if other.task.name == ask.want.spec.name)
             most = max(most, self._seated(world, same))
             if most == job.ranks:
@@ -141,21 +146,25 @@ class EmptyWorld:
                 return job.ranks
         return len(best.nodes) if best else 0
 
-    def _worlds(self, job: Job, ask: Ask) -> Iterator[Assignment]:
+    def _worlds(self, job: Job, ask: Ask) -> Iterator[Assignment | None]:
         """With all nodes that may stay; without those that may go and hold no rank of the task; and without
-        some of the others that may go, since those to launch in their stead may suit it better.
+        some of the others that may go, since those to launch in their stead may suit it better. None is one
+        that would take too much work.
         """
         yield self._world([ask]) if ask.stay else self._shared
         if not job.request.fit:
             return
         unfit, groups = self._may_go(job)
-        sets: Iterable[Collection[tuple[str, int]]] = [(), groups, *([group] for group in groups)]
+        # Where ranks have no volumes, pins or spread, new nodes in the stead of all are as good as of some.
+        single = () if job.unconstrained else groups
+        sets: Iterable[Collection[tuple[str, int]]] = [(), groups, *([group] for group in single)]
         if len(groups) <= MOST_GROUPS:
             sets = (some for n in range(len(groups) + 1) for some in itertools.combinations(groups, n))
         for some in sets:
             going = {name for group in some for name in groups[group]}
             if unfit or going:
-                yield self._world([ask], {*unfit, *going})
+                self._built += len(self.catalog.nodes) + len(self.catalog.options)
+                yield self._world([ask], {*unfit, *going}) if self._built <= MOST_BUILT else None
 
     @cached_property
     def _shared(self) -> Assignment:
