@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 from declarative.model.record import struct
 from declarative.placement.catalog import Catalog, Home, LaunchOption
+from declarative.placement.demand import Job
 from declarative.placement.problem import FleetRule, Quota, quota_of
 
 UNLIMITED = 1_000_000_000
 
 
 @struct(slots=True)
-class Pick:
+class UseNodes:
     """`count` nodes out of one pile, `per` ranks on each (the last may get fewer), `need` blocks a rank.
 
     `only` names the node where it has to be a certain one.
@@ -35,7 +36,7 @@ class Pick:
 
 
 @struct(slots=True)
-class Buy:
+class LaunchNodes:
     """`count` nodes to launch, `per` ranks on each at most, `need` blocks a rank; `name` if it is pinned."""
 
     option: LaunchOption
@@ -109,6 +110,8 @@ class Assignment:
     volumes: dict[tuple[int, int], Mapping[str, str]] = field(default_factory=dict)
     roomy: bool = False
     """Launch the largest nodes rather than the cheapest."""
+    riding: bool = True
+    """Whether tasks that launch nothing may sit on what is launched for others."""
     log: list[Step] | None = None
     """What `undo` takes back, while something is tried."""
 
@@ -156,6 +159,7 @@ class Assignment:
             new_kinds={fleet: dict(kinds) for fleet, kinds in self.new_kinds.items()},
             seats=dict(self.seats),
             volumes=dict(self.volumes),
+            riding=self.riding,
         )
 
     # What is there
@@ -194,7 +198,7 @@ class Assignment:
 
     # Changing it
 
-    def take(self, pick: Pick, ranks: int) -> list[int]:
+    def take(self, pick: UseNodes, ranks: int) -> list[int]:
         """Seat `ranks` ranks on the nodes of a pick: the node of each."""
         pile = self.idle_by_size[pick.kind]
         ids = pile[pick.free]
@@ -222,7 +226,7 @@ class Assignment:
         assert len(out) == ranks, "obtained is not requested"
         return out
 
-    def launch(self, buy: Buy, ranks: int) -> list[int]:
+    def launch(self, buy: LaunchNodes, ranks: int) -> list[int]:
         """Launch the nodes of a buy and seat `ranks` ranks on them: the node of each."""
         option, total = buy.option, self.catalog.kinds[buy.option.kind].total
         out: list[int] = []
@@ -258,13 +262,17 @@ class Assignment:
             self.cluster_homes[option.fleet] |= {option.home}
         return node
 
-    def launch_idle(self, option: LaunchOption, count: int) -> None:
+    def launch_idle(self, option: LaunchOption, count: int, name: str | None = None) -> None:
         """Launch nodes on which nobody sits yet."""
         total = self.catalog.kinds[option.kind].total
-        nodes = [self.add(option) for _ in range(count)]
+        nodes = [self.add(option, name) for _ in range(count)]
         for node in nodes:
             self.free[node] = total
         self._put(option.kind, total, [-node for node in nodes])
+
+    def name_of(self, node: int) -> str | None:
+        """The name under which a node is launched, if a task names it."""
+        return self.launches[self._launch_of(node)].name
 
     def cancel_launch(self, node: int) -> None:
         """Launch a node after all not; nobody sits on it."""
@@ -307,6 +315,14 @@ class Assignment:
         self._pull(node)
         self.free[node] -= blocks
         self._put(self.kind_of[node], self.free[node], [-node])
+
+    def unseat(self, job: Job) -> None:
+        """Take the places of a task back, and its volumes."""
+        for node in self.seats.pop(job.index):
+            self.fill(node, -job.request.fit[self.kind_of[node]])
+        for rank in range(job.ranks):
+            for volume in self.volumes.pop((job.index, rank), {}).values():
+                self.claims.pop(volume, None)
 
     def name(self, index: int, name: str) -> None:
         """Give a launch the name that a task pins."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
@@ -193,11 +192,6 @@ class Job:
         return not (any(self.ask.want.mounts) or is_spread(self.task))
 
     @property
-    def free_to_move(self) -> bool:
-        """Whether it may launch nodes, and neither pins nor earlier places say where its ranks have to be."""
-        return not (self.ask.prior or self.task.instances or self.reuse)
-
-    @property
     def weight(self) -> int:
         """Blocks that are left out when it is left out: what a search keeps small."""
         return self.ranks * max(1, self.request.least)
@@ -217,45 +211,3 @@ def is_spread(task: Task) -> bool:
 def lies_together(task: Task) -> bool:
     """Whether its ranks have to lie in one domain: one rank always does, wherever it is."""
     return task.cluster and task.nodes > 1
-
-
-MOST_APART = 250
-"""Tasks whose ranks have to lie apart that a program tells from each other: those that are alike are one."""
-
-
-def are_few_apart(jobs: Iterable[Job]) -> bool:
-    """Whether a program knows which ranks of these tasks have to lie apart."""
-    apart = (job for job in jobs if is_spread(job.task))
-    return len({job.index if any(job.ask.want.mounts) else job.key for job in apart}) <= MOST_APART
-
-
-def movable(jobs: Sequence[Job], hopeless: Collection[int] = ()) -> list[Job]:
-    """The tasks whose ranks may go anywhere: none has a place, a pin, or a volume that others want.
-
-    The `hopeless`, by their index, find no place anyway and leave their volumes to others.
-    """
-    every, others = _wanted(jobs), _wanted(job for job in jobs if job.index not in hopeless)
-    few = are_few_apart(jobs)
-    return [
-        job
-        for job in jobs
-        if job.free_to_move
-        and (few or not is_spread(job.task))
-        and _has_own(job, every if job.index in hopeless else others)
-    ]
-
-
-def _wanted(jobs: Iterable[Job]) -> Counter[str]:
-    """Volume → how many ranks want it."""
-    return Counter(
-        name
-        for job in jobs
-        for mounts in job.ask.want.mounts
-        for name in {n for mount in mounts for n in mount.names}
-    )
-
-
-def _has_own(job: Job, wanted: Mapping[str, int]) -> bool:
-    """Whether no other rank wants one of its volumes."""
-    names = [name for of_rank in job.ask.want.mounts for mount in of_rank for name in mount.names]
-    return len(set(names)) == len(names) and all(wanted[name] == 1 for name in names)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from declarative.model.state import natural
-from declarative.placement.admission import TooMuchWorkError
 from declarative.placement.block_numbers import finish
 from declarative.placement.catalog import Catalog
 from declarative.placement.demand import Job
 from declarative.placement.explain.changes import ConfirmedChanges
 from declarative.placement.explain.refusal import FinishedPlan, RefusalReports
-from declarative.placement.optimum import Known
 from declarative.placement.problem import Ask, FleetRule, Node, PlacementOutcome, Refusal, Remedy, VolumeAt
-from declarative.placement.search import Search
+from declarative.placement.program.solver import SolverCache
+from declarative.placement.search import Search, TooMuchWorkError
 
 
 def place(
@@ -39,7 +38,7 @@ class Placed:
 
     def __init__(self, catalog: Catalog, effort: int = 1) -> None:
         self.catalog, self.effort = catalog, effort
-        self.known = Known()
+        self.known = SolverCache()
         self.found = Search(catalog, effort, self.known).run()
         self.finished = finish(self.found.assignment)
 

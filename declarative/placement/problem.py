@@ -270,16 +270,6 @@ class NodeType:
         """The price for comparisons: one that is unknown is above all others."""
         return math.inf if self.price is None else self.price
 
-    def beats(
-        self, other: NodeType, takes: Mapping[int, int], others: Mapping[int, int], *, free: bool = False
-    ) -> bool:
-        """Whether it is cheaper, or that does not matter (`free`), has as many blocks, and each rank that the
-        other one holds takes no more of them. `takes` and `others`: what takes blocks of each, and how many.
-        """
-        if (self.cost >= other.cost and not free) or self.total < other.total:
-            return False
-        return all(takes.get(number, math.inf) <= need for number, need in others.items())
-
     @property
     def place(self) -> Place:
         """Where it is, as far as volumes care."""

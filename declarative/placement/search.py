@@ -1,50 +1,52 @@
-"""The search: tasks are seated one after the other, and an integer program says what is better than that.
-
-First it decides which tasks are left out, so that leaving one out changes nothing for the others; then what
-the rest costs. The program cannot tell where tasks are pinned or a plan is very large. The search seats tasks
-in several orders there, and keeps the best outcome.
+"""The search for one plan: one greedy pass, then programs that seat more and pay less, then what is left
+over.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from declarative.placement.admission import Admission
 from declarative.placement.assignment import Assignment
+from declarative.placement.bound_task import BoundTask
 from declarative.placement.catalog import Catalog, LaunchOption
-from declarative.placement.counted import Counted
-from declarative.placement.demand import Job, movable
-from declarative.placement.gangs import Seating, base_for
-from declarative.placement.optimum import Known, bound, least_work, rough_of, solve
-from declarative.placement.orders import LAST_RESORTS, ORDERS
-from declarative.placement.passes import Passes
-from declarative.placement.problem import Place
-from declarative.placement.program import SolverLimits
+from declarative.placement.consolidation import Consolidation, keep_baselines, launch_baselines
+from declarative.placement.demand import Job, is_spread
+from declarative.placement.greedy import CENT, Seating, base_for, keep_places, seat_all
+from declarative.placement.program.decode import Decoded
+from declarative.placement.program.model import PlacementModel
+from declarative.placement.program.solve import ProgramAnswer, cheapest, fullest, lower_bound
+from declarative.placement.program.solver import SolverCache
 
-ROUGHLY = 0.5
-"""The part of the work for the cheapest launches that a rough program may take."""
+EXACT = 100
+"""Of up to so many tasks, those that were seated of a higher priority may be exchanged for others of it."""
 
-FAIR = 12
-"""The exact program follows if what the rough one came to costs more than so many gaps above the bound."""
+MOST_WEIGHT = 1e6
+"""Priorities share a program while their weights differ by no more than that."""
 
-FAR_ABOVE = 0.08
-"""Launches that cost more than this part above the bound are looked for once more, with more work."""
+SINGLES = 8
+"""So many nodes that are alike are told from each other, where ranks lie apart."""
 
-ABOVE = 0.03
-"""Launches that still cost more than this part above it are looked at node by node."""
+ABOVE = 0.01
+"""Launches that cost more than this part above the bound are looked at node by node."""
 
-AGAIN = 0.5
-"""The part of the most work of a program that a second look at launches may take that cost far too much; for
-few tasks, or if there is no outcome at all, it may take all of it.
+MENDED = (30, 120)
+"""Tasks that found no place are seated again with about so many ranks: few, or else more of them."""
+
+TURNS, A_TURN, MOST_IMPROVED = 12, 40, 5_000
+"""How often ranks on a few nodes are seated anew to make launches cheaper, how many ranks at a time, and
+the columns of all programs for that.
 """
 
-MOST_PLACES = 12
-"""Places at which outcomes begin, if volumes are at several."""
 
-ROUNDED = 1e-6
-"""The part of a cost by which sums may differ."""
+SEAT_WORK = 0.025
+"""The work of seating a task in one pass, in the unit of the cache."""
+
+
+class TooMuchWorkError(Exception):
+    """A search stopped since its programs took too much. What it would find is not known."""
 
 
 class Search:
@@ -54,196 +56,444 @@ class Search:
         self,
         catalog: Catalog,
         effort: int = 1,
-        known: Known | None = None,
+        cache: SolverCache | None = None,
         start: Assignment | None = None,
         *,
         until: float = math.inf,
     ) -> None:
-        """As `Passes`. With `until`, the search raises `TooMuchWorkError` once that work is done, or where it
-        would go on without a program.
+        """`cache` has programs that were solved for other catalogs; this one adds its own. `start` is what
+        is there, if it is not as the catalog has it. The search raises `TooMuchWorkError` once the work of
+        the cache comes to `until`.
         """
-        self.catalog = catalog
-        self.passes = Passes(catalog, effort, known, start, until=until)
-        self.known = self.passes.known
-        self.admission = Admission(self.passes)
-        self._lost: set[int] = set()
-        """Tasks without a place in solutions that no outcome came of, by their index."""
+        self.catalog, self.effort = catalog, effort
+        self.cache = cache or SolverCache()
+        self.until = until
+        self.start = start.copy() if start else Assignment.start(catalog)
+        keep_baselines(self.start)
+
+    # What is asked
+
+    def run(self) -> Seating:
+        """The best plan that was found."""
+        jobs = self.catalog.jobs
+        found = self.fullest(jobs)
+        seated = [job for job in jobs if found.seats(job)]
+        found = replace(self.cheapest(found, seated), proved=found.proved)
+        found = self._ride(found, jobs)
+        found.left = [job for job in jobs if not found.seats(job)]
+        found.assignment.riding = True
+        found.left = seat_all(found.assignment, sorted(found.left, key=order_of))
+        found.left.sort(key=lambda job: job.index)
+        return found
 
     def seated(self, needed: Collection[int] = ()) -> Collection[int]:
-        """The tasks that the best outcome seats, by their index: what they cost does not change that.
-
-        With `needed`, only whether it seats all of these tasks is right.
+        """The tasks that a plan seats, by their index: what they cost does not change that. With `needed`,
+        only whether it seats all of these is right.
         """
-        return self.admission.fullest(self.catalog.jobs, needed).assignment.seats
+        return self.fullest(self.catalog.jobs, needed).assignment.seats
 
     def may_seat_alone(self, job: Job) -> bool:
-        """Whether a task finds a place if no other is asked for; or may do so, if its ranks are not alike, it
-        pins no nodes, and it was not proved that there is none.
+        """Whether a task finds a place if no other is asked for; or may do so, if its ranks are not alike,
+        it pins no nodes, and it was not proved that there is none.
         """
-        found = self.admission.fullest([job])
+        found = self.fullest([job])
         settled = job.alike or job.task.instances or job.index in found.proved
         return found.seats(job) or not settled
 
-    def run(self) -> Seating:
-        """The best outcome that was found."""
-        found = self.admission.fullest(self.catalog.jobs)
-        few = len(found.assignment.seats) <= self.passes.few
-        if found.left and few and self.known.drawn < self.passes.seats_drawn:
-            # Those that are left out change nothing for the others.
-            alone = self.admission.fullest(self.passes.seated(found))
-            if not alone.left:
-                found = replace(alone, left=found.left, proved=found.proved)
-        return self._cheapest(replace(found, left=sorted(found.left, key=lambda job: job.index)))
+    # Who gets a place
 
-    def _cheapest(self, found: Seating) -> Seating:
+    def fullest(self, jobs: Sequence[Job], needed: Collection[int] = ()) -> Seating:
+        """As many blocks as can be seated of each priority, the highest first."""
+        kept = self.start.copy()
+        kept.riding = False
+        todo = keep_places(kept, sorted(jobs, key=order_of))
+        found = self._greedy(kept, todo)
+        if not found.left:
+            return found
+        proved: set[int] = set()
+        done: set[int] = set()
+        """Tasks that were looked at: no program adds one of them."""
+        while level := self._next_level(found, done):
+            if needed and self._is_settled(found, needed, level[0]):
+                break
+            levels = self._factors(todo, level[0])
+            found, none = self._fuller(kept, todo, found, levels)
+            proved |= none
+            done |= {job.index for job in todo if job.task.priority in levels}
+        # A node that a task pins may be there later.
+        pinned = {job.index for job in jobs if not self.catalog.index.keys() >= set(job.task.instances)}
+        return replace(found, proved=frozenset(proved - pinned))
+
+    def _greedy(self, base: Assignment, todo: Sequence[Job]) -> Seating:
+        """One plain pass: the highest priority first, then the large."""
+        assignment = base.copy()
+        unseated = [job for job in todo if job.index not in assignment.seats]
+        self.cache.work += SEAT_WORK * len(unseated)
+        left = seat_all(assignment, unseated)
+        if assignment.launches:
+            Consolidation(assignment).run()
+        short = launch_baselines(assignment)
+        if left and assignment.launches:
+            # What was launched since may hold those that launch nothing themselves.
+            left = seat_all(assignment, left)
+        return Seating(assignment, left, short)
+
+    def _next_level(self, found: Seating, done: Collection[int]) -> tuple[int] | None:
+        """The highest priority of which a task is left that fits some node and was not looked at."""
+        levels = (job.task.priority for job in found.left if job.request.fit and job.index not in done)
+        level = max(levels, default=None)
+        return None if level is None else (level,)
+
+    def _is_settled(self, found: Seating, needed: Collection[int], level: int) -> bool:
+        """Whether all of `needed` are seated, or not, however tasks of this priority and below it are
+        seated: a task takes no place from one of a higher priority.
+        """
+        tasks = {index: self.catalog.jobs[index].task for index in needed}
+        lost = any(
+            task.priority > level for index, task in tasks.items() if index not in found.assignment.seats
+        )
+        return lost or all(task.priority > level for task in tasks.values())
+
+    def _factors(self, todo: Sequence[Job], first: int) -> dict[int, float]:
+        """Priorities from the first on that share a program, with the factor of their weights."""
+        weights: dict[int, int] = {}
+        for job in todo:
+            if job.task.priority <= first and job.request.fit:
+                weights[job.task.priority] = weights.get(job.task.priority, 0) + job.weight
+        chosen: list[int] = []
+        product = 1.0
+        for level in sorted(weights, reverse=True):
+            product *= weights[level] + 1
+            if chosen and product > MOST_WEIGHT:
+                break
+            chosen.append(level)
+        factors: dict[int, float] = {}
+        factor = 1.0
+        for level in reversed(chosen):
+            factors[level] = factor
+            factor *= weights[level] + 1
+        return factors
+
+    def _fuller(
+        self, kept: Assignment, todo: Sequence[Job], found: Seating, levels: Mapping[int, float]
+    ) -> tuple[Seating, set[int]]:
+        """A plan that seats more of some priorities, if a program finds one; and the tasks of which it was
+        proved that none can be added.
+        """
+        if self.cache.work >= self.until:
+            raise TooMuchWorkError
+        highest = max(levels)
+        required = [job for job in todo if job.task.priority > highest and found.seats(job)]
+        optional = [job for job in todo if job.task.priority in levels and job.request.fit]
+        left = [job for job in optional if not found.seats(job)]
+        model = functools.partial(self._model, kept, required, optional, found)
+        fill = functools.partial(fullest, cache=self.cache, factors=levels, effort=self.effort, step=0.5)
+        answer = fill(model(), found.assignment)
+        worth = self._worth(found.assignment.seats, optional, levels)
+        best = found
+        for decoded in self._plans(answer, functools.partial(_again, fill, model)):
+            new = self._greedy_on(decoded, todo)
+            new_worth = self._worth(new.assignment.seats, optional, levels)
+            if new_worth > worth and all(map(new.seats, required)):
+                best, worth = new, new_worth
+        least = min((levels[job.task.priority] * job.weight for job in left), default=1.0)
+        proved = answer.impossible or -answer.bound < worth + 0.99 * least
+        if proved:
+            return best, {job.index for job in optional if not best.seats(job)}
+        return self._beside(kept, todo, best, levels)
+
+    def _beside(
+        self, kept: Assignment, todo: Sequence[Job], found: Seating, levels: Mapping[int, float]
+    ) -> tuple[Seating, set[int]]:
+        """The plan with tasks added that fit beside all others of at least their priority; and those that
+        do not.
+        """
+        proved: set[int] = set()
+        for level in sorted(levels, reverse=True):
+            left = [j for j in todo if j.task.priority == level and j.request.fit and not found.seats(j)]
+            if not left:
+                continue
+            required = [job for job in todo if job.task.priority >= level and found.seats(job)]
+            model = functools.partial(self._model, kept, required, left, found)
+            fill = functools.partial(
+                fullest, cache=self.cache, factors={level: 1.0}, effort=self.effort, step=0.5
+            )
+            answer = fill(model(), found.assignment)
+            for decoded in self._plans(answer, functools.partial(_again, fill, model)):
+                new = self._greedy_on(decoded, todo)
+                if all(map(new.seats, required)) and sum(map(new.seats, left)) > sum(map(found.seats, left)):
+                    found = new
+            if answer.impossible or -answer.bound < 0.99 * min(job.weight for job in left):
+                proved |= {job.index for job in left}
+        return found, proved
+
+    def _greedy_on(self, decoded: Decoded, todo: Sequence[Job]) -> Seating:
+        """What a solution seats, with what else can be had beside it: first what the program has a place
+        for.
+        """
+        assignment = decoded.assignment
+        seat_all(assignment, [job for job in todo if job.index in decoded.unseated])
+        return self._greedy(assignment, todo)
+
+    def _worth(self, seats: Collection[int], jobs: Iterable[Job], levels: Mapping[int, float]) -> float:
+        return sum(levels[job.task.priority] * job.weight for job in jobs if job.index in seats)
+
+    def _model(
+        self,
+        base: Assignment,
+        required: Sequence[Job],
+        optional: Sequence[Job],
+        found: Seating,
+        *,
+        singles: int = 0,
+        anywhere: bool = False,
+    ) -> PlacementModel:
+        """A program for these tasks, in which each fleet launches for itself what can be had."""
+        owed = {name: count - found.short.get(name, 0) for name, count in base.baseline_left.items()}
+        baseline = {name: count for name, count in owed.items() if count > 0}
+        return PlacementModel(
+            base,
+            required,
+            optional,
+            baseline=baseline,
+            stays={} if anywhere else self._stays(base, (*required, *optional)),
+            kept_launches=self._kept_launches(base) if baseline else {},
+            singles=singles,
+            reuse_anywhere=anywhere,
+        )
+
+    def _kept_launches(self, base: Assignment) -> dict[LaunchOption, int]:
+        """What fleets launch for themselves at the least cost, whatever is placed."""
+        alone = base.copy()
+        count = len(alone.launches)
+        launch_baselines(alone)
+        options: dict[LaunchOption, int] = {}
+        for launch in alone.launches[count:]:
+            options[launch.option] = options.get(launch.option, 0) + 1
+        return options
+
+    def _stays(self, base: Assignment, jobs: Iterable[Job]) -> dict[tuple[int, int], str]:
+        """Ranks that can stay on the nodes that they had, of tasks that cannot stay as a whole."""
+        stays: dict[tuple[int, int], str] = {}
+        for job in jobs:
+            if job.ask.prior:
+                tries = (BoundTask(base, job, domain).stays() for domain in self.catalog.domains(job.request))
+                best = max(tries, key=len, default={})
+                stays |= {(job.index, rank): self.catalog.nodes[node].name for rank, node in best.items()}
+        return stays
+
+    # What it costs
+
+    def cheapest(self, found: Seating, jobs: Sequence[Job]) -> Seating:
         """The same tasks on the cheapest launches, and what they cost at least."""
-        jobs = self.passes.seated(found)
-        free = movable(jobs)
+        kept = self.start.copy()
+        kept.riding = False
+        todo = keep_places(kept, sorted(jobs, key=order_of))
+        plain = self._greedy(kept, todo)
+        if not plain.left and plain.cost <= found.cost:
+            found = replace(plain, left=found.left)
         if not found.cost:
-            return replace(self._orders(found, jobs), bound=0.0)
-        stays = {job.index for job in jobs} - {job.index for job in free}
-        # The program cannot tell where those are best off that share volumes or are pinned.
-        searched = not all(self.passes.stays(self.catalog.jobs[index], found) for index in stays)
-        if searched:
-            found = self._orders(found, jobs)
-        found, answered = self._cheaper(found, jobs, free)
-        if not searched and not answered and not self._is_near(found, found.bound):
-            found = replace(self._orders(found, jobs), bound=found.bound)
+            return replace(found, bound=0.0)
+        model = self._model(kept, todo, (), found)
+        answer = cheapest(model, found.assignment, self.cache, effort=self.effort)
+        least = answer.bound
+        apart = functools.partial(self._model, kept, todo, (), found, singles=SINGLES)
+        for decoded in self._plans(answer, lambda: cheapest(apart(), None, self.cache)):
+            new = self._mended(self._greedy_on(decoded, todo), todo)
+            if all(map(new.seats, todo)) and new.cost < found.cost - CENT:
+                found = replace(new, left=found.left)
+        found = self._improved(found, todo, least)
+        if kept.seats or any(job.ask.prior or job.reuse for job in todo):
+            least = self._least(found, jobs)
+        known = math.isfinite(least) and least <= found.cost + CENT
+        return replace(found, bound=min(max(0.0, least), found.cost) if known else None)
+
+    def _least(self, found: Seating, jobs: Sequence[Job]) -> float:
+        """What launches cost at least that hold these tasks if none has to stay where it is, and those that
+        launch nothing may sit on what is launched for others.
+        """
+        model = self._model(self.start, jobs, (), found, anywhere=True)
+        return lower_bound(model, self.cache, effort=self.effort)
+
+    def _plans(self, answer: ProgramAnswer, again: Callable[[], ProgramAnswer]) -> Iterator[Decoded]:
+        """The plan of an answer; and that of the program that tells nodes from each other, which is asked
+        `again`, if ranks of few tasks were to lie apart and would have shared one.
+        """
+        if answer.decoded is None:
+            return
+        yield answer.decoded
+        jobs = self.catalog.jobs
+        if len(jobs) <= EXACT and any(is_spread(jobs[index].task) for index in answer.decoded.unseated):
+            last = again().decoded
+            if last is not None:
+                yield last
+
+    def _mended(self, found: Seating, todo: Sequence[Job]) -> Seating:
+        """The plan with those seated that found no place, if a program finds places for them and for some
+        tasks that sit where they might (a large neighbourhood: Shaw 1998).
+        """
+        free = {job.index: job for job in todo}
+        for most in MENDED:
+            left = {job.index: job for job in todo if not found.seats(job)}
+            if not left:
+                break
+            assignment, kinds = found.assignment, {kind for job in left.values() for kind in job.request.fit}
+
+            def use(
+                node: int, assignment: Assignment = assignment, kinds: set[int] = kinds
+            ) -> tuple[object, ...]:
+                kind = assignment.kind_of[node]
+                return kind not in kinds, -assignment.free[node] / self.catalog.kinds[kind].total, node
+
+            on = self._on_nodes(assignment, free)
+            again = left | _first([on[node] for node in sorted(on, key=use)], free, most)
+            found = self._seated_again(found, again)[0] or found
         return found
 
-    def _cheaper(self, found: Seating, jobs: Sequence[Job], free: Sequence[Job]) -> tuple[Seating, bool]:
-        """The same tasks where the program puts them, if that is cheaper; and whether it had an answer."""
-        others = list[Seating]()
-        least, loose = -math.inf, len(free) < len(jobs)
-        if loose:
-            least, others = self._loosely(found, jobs, free)
-        if not any(self._is_near(other, least) for other in others):
-            self._lost.clear()
-            lower, more = self._by_programs(self._beside(found, jobs, free), jobs)
-            if self._lost and not more:
-                free = [job for job in free if job.index not in self._lost]
-                more = self._by_programs(self._beside(found, jobs, free), jobs, quick=True)[1]
-            # With those that stay where they are it might be dearer than it has to be.
-            least, others = least if loose else lower, others + more
-        same = [replace(other, left=found.left, proved=found.proved) for other in others]
-        found = min([found, *same], key=lambda r: r.value)
-        known = math.isfinite(least) and least <= found.cost * (1 + ROUNDED)  # else nothing is proved
-        if known and found.cost > least * (1 + ABOVE):
-            found = self.passes.improved(found, jobs, least)
-        found = replace(found, bound=min(max(0.0, least), found.cost) if known else None)
-        return found, bool(others)
-
-    def _beside(self, found: Seating, jobs: Sequence[Job], free: Sequence[Job]) -> Counted:
-        """A program for tasks that may go anywhere; all others stay where they are."""
-        stay = {job.index for job in jobs} - {job.index for job in free}
-        return self.passes.counted(base_for(self.passes.start, found.assignment, stay), free, found)
-
-    def _loosely(
-        self, found: Seating, jobs: Sequence[Job], free: Sequence[Job]
-    ) -> tuple[float, list[Seating]]:
-        """The least that launches cost, and outcomes by a program that does not know all rules of some tasks:
-        of those that have volumes in common, or launch nothing. They are seated afterwards.
+    def _improved(self, found: Seating, todo: Sequence[Job], least: float) -> Seating:
+        """The same tasks on cheaper launches, if programs find some for those on a few nodes: in turns,
+        first on the nodes with the most unused cost. Until it costs no more than the `least`, or so.
         """
-        limits = replace(self.passes.cost, work=self.passes.work_left)
-        least = bound(self.passes.counted(self.passes.start, jobs, found).roughened(), limits)
-        may_go = {job.index for job in free}
-        kept = {j.index for j in jobs if j.task.instances or self.passes.stays(j, found)} - may_go
-        if len(kept) + len(free) == len(jobs):
-            return least, []
-        asked = [job for job in jobs if job.index not in kept]
-        base = base_for(self.passes.start, found.assignment, kept)
-        counted = self.passes.counted(base, asked, found)
-        counted.loose = {job.index for job in asked} - may_go
-        others = self._by_programs(counted, jobs, quick=True)[1]
-        if not any(self._is_near(other, least) for other in others) and len(jobs) <= self.passes.few:
-            others += self._at_each_place(base, asked, jobs)
-        return least, others
+        free, kinds = {job.index: job for job in todo}, self.catalog.kinds
+        skip = columns = 0
+        for _ in range(TURNS * self.effort):
+            if found.cost <= least * (1 + ABOVE):
+                break
+            assignment = found.assignment
+            on = self._on_nodes(assignment, free)
+            launched = {new.node for new in assignment.launches if new.name is None}
 
-    def _at_each_place(self, base: Assignment, asked: Sequence[Job], jobs: Sequence[Job]) -> list[Seating]:
-        """Outcomes that begin with an idle node at one place each: tasks whose volumes may be at several
-        places go there then, and not each to where the first of its own is.
+            def unused(node: int, assignment: Assignment = assignment) -> tuple[float, int]:
+                kind = kinds[assignment.kind_of[node]]
+                return -kind.cost * assignment.free[node] / kind.total, node
+
+            order = [on[node] for node in sorted(on.keys() & launched, key=unused)]
+            if skip >= len(order) or columns > MOST_IMPROVED * self.effort:
+                break
+            again = _first(order[skip:], free, A_TURN)
+            other, size = self._seated_again(found, again)
+            columns += size
+            if other and other.cost < found.cost - CENT:
+                found = other
+            else:
+                skip += max(1, len(again) // 4)
+        return found
+
+    def _on_nodes(self, assignment: Assignment, free: Collection[int]) -> dict[int, set[int]]:
+        """Node → those of the `free` tasks that sit there, by their index."""
+        on: dict[int, set[int]] = {}
+        for index in assignment.seats.keys() & free:
+            for node in assignment.seats[index]:
+                on.setdefault(node, set()).add(index)
+        return on
+
+    def _seated_again(self, found: Seating, again: Mapping[int, Job]) -> tuple[Seating | None, int]:
+        """The plan with some tasks seated anew by a program, all others as they are; None if it finds no
+        place for one of them. And how large the program is.
         """
-        catalog, first = self.catalog, dict[Place, LaunchOption]()
-        mounting = [
-            job for job in asked if any(len(mount.names) > 1 for own in job.ask.want.mounts for mount in own)
-        ]
-        for option in catalog.options:
-            if base.may_launch(option) and any(job.request.fit.get(option.kind) for job in mounting):
-                first.setdefault(catalog.place_of[option.kind], option)
-        found: list[Seating] = []
-        for option in list(first.values())[:MOST_PLACES]:
-            assignment = base.copy()
-            assignment.launch_idle(option, 1)
-            found.append(self.passes.whole(assignment, jobs))
-        return [one for one in found if not one.left]
+        base = base_for(self.start, found.assignment, found.assignment.seats.keys() - again.keys())
+        base.riding = False
+        model = self._model(base, [again[index] for index in sorted(again)], (), found)
+        decoded = cheapest(model, None, self.cache, quick=True).decoded
+        if decoded is None or decoded.unseated:
+            return None, model.size
+        new = decoded.assignment
+        Consolidation(new).run()
+        left = [job for job in found.left if job.index not in again]
+        return Seating(new, left, launch_baselines(new)), model.size
 
-    def _is_near(self, found: Seating, least: float | None) -> bool:
-        """Whether it costs no more than the least, within the gap that is allowed."""
-        return least is not None and found.cost <= least * (1 + self.passes.cost.gap) + ROUNDED
+    # Who rides along
 
-    def _by_programs(
-        self, counted: Counted, jobs: Sequence[Job], *, quick: bool = False
-    ) -> tuple[float, list[Seating]]:
-        """The least that launches cost, and the outcomes that were found. The rough program comes first if it
-        is much smaller, else last; the exact one where its fractions do not take all work that is left. If no
-        program had a good answer, one may take more work, unless it has to be quick.
+    def _ride(self, found: Seating, jobs: Sequence[Job]) -> Seating:
+        """The plan with tasks that launch nothing on what is launched for others: these move where that
+        makes room, and each node keeps one of them.
         """
-        least, found = -math.inf, list[Seating]()
-        rough = rough_of(counted)
-        last = rough or (counted.roughened() if counted.roughens else None)
-        for program in (rough, counted, None if rough else last):
-            left = self.passes.work_left
-            dear = least_work(counted) if last and program is counted else 0.0
-            fair = least * (1 + FAIR * self.passes.cost.gap) + ROUNDED
-            if program and dear <= left and not any(one.cost <= fair for one in found):
-                limits = replace(
-                    self.passes.cost, work=ROUGHLY * left if program.rough else left, quick=quick
-                )
-                lower, more = self._by(program, jobs, limits)
-                least, found = max(least, lower), found + more
-        if not quick and all(one.cost > least * (1 + FAR_ABOVE) + ROUNDED for one in found):
-            work = (AGAIN if found and not counted.few_tasks else 1.0) * self.passes.cost.work
-            limits = replace(self.passes.cost, work=work)
-            lower, more = self._by(counted.finer(), jobs, limits)
-            least, found = max(least, lower), found + more
-        return least, found
+        guests = [job for job in jobs if job.reuse and job.request.fit and not found.seats(job)]
+        if not guests or not found.assignment.launches:
+            return found
+        kept = {job.index for job in jobs if job.ask.prior and self._stays_whole(job, found)}
+        base = base_for(self.start, found.assignment, kept, with_launches=True)
+        base.fleet_room = dict.fromkeys(base.fleet_room, 0)
+        hosts = [job for job in jobs if found.seats(job) and job.index not in kept]
+        levels = self._factors(guests, max(job.task.priority for job in guests))
+        model = PlacementModel(base, hosts, guests, baseline={}, stays=self._stays(base, hosts))
+        answer = fullest(model, None, self.cache, levels, effort=self.effort, step=0.5)
+        if answer.decoded is None or not all(job.index in answer.decoded.assignment.seats for job in hosts):
+            return found
+        assignment = answer.decoded.assignment
+        self._send_away_alone(assignment)
+        assignment.fleet_room = dict(found.assignment.fleet_room)
+        rides = any(job.index in assignment.seats for job in guests)
+        return replace(found, assignment=assignment) if rides else found
 
-    def _by(self, program: Counted, jobs: Sequence[Job], limits: SolverLimits) -> tuple[float, list[Seating]]:
-        """The least that launches cost by one program, and the outcome with the launches that it names, if
-        all tasks find a place then. Else those are noted that had none by the program.
+    def _stays_whole(self, job: Job, found: Seating) -> bool:
+        """Whether a seated task is where it was: a node that it had may be gone, or take no work."""
+        had = [self.catalog.index.get(name) for _, (name, _) in sorted(job.ask.prior.items())]
+        return bool(had) and had == found.assignment.seats.get(job.index)
+
+    def _send_away_alone(self, assignment: Assignment) -> None:
+        """Leave out tasks that launch nothing where nobody else sits on a launched node: it would be
+        launched for them. Nodes that fleets launch for themselves are theirs as well.
         """
-        least, assignment = solve(program, limits, self.known)
-        if assignment is None:
-            return least, []
-        without = {job.index for job in jobs} - assignment.seats.keys()
-        found = self.passes.whole(assignment, jobs)
-        self._lost.update(without if found.left else ())
-        return least, [] if found.left else [found]
+        hosted = {
+            node
+            for index, nodes in assignment.seats.items()
+            if not self.catalog.jobs[index].reuse
+            for node in nodes
+        }
+        own = {name: rule.baseline for name, rule in self.catalog.fleets.items()}
+        alone: set[int] = set()
+        for launch in assignment.launches:
+            if launch.node not in hosted:
+                own[launch.option.fleet] -= 1
+                if own[launch.option.fleet] < 0:
+                    alone.add(launch.node)
+        for index in [i for i, nodes in assignment.seats.items() if not alone.isdisjoint(nodes)]:
+            assignment.unseat(self.catalog.jobs[index])
 
-    def _orders(self, best: Seating, jobs: Sequence[Job]) -> Seating:
-        """The cheapest pass of several orders that seats all of `jobs`, as `best` does."""
-        wanted = self.passes.orders.wanted(jobs)
-        levels = {j.task.priority for j in jobs}
-        orders = ORDERS if len(jobs) > self.passes.few else (*ORDERS, *LAST_RESORTS)
-        # Where all find a place it does not matter who goes first, but to the price it may.
-        for by_priority in (True, False) if len(levels) > 1 else (True,):
-            for order in orders:
-                if self._is_free(best):
-                    return best
-                found = self.passes.seat(jobs, order, wanted=wanted, by_priority=by_priority)
-                if not found.left:
-                    found = replace(found, left=best.left, proved=best.proved)
-                    best = min(best, found, key=lambda r: r.value)
-        return best
 
-    def _is_free(self, found: Seating) -> bool:
-        """Whether what is launched is free and cannot be less."""
-        if found.cost:
-            return False
-        owed = sum(rule.baseline for rule in self.catalog.fleets.values())
-        return len(found.assignment.launches) <= owed or self._is_full(found)
+def _again(fill: Callable[..., ProgramAnswer], model: Callable[..., PlacementModel]) -> ProgramAnswer:
+    """The answer of the program that tells nodes from each other."""
+    return fill(model(singles=SINGLES), None)
 
-    def _is_full(self, found: Seating) -> bool:
-        """Whether no block is idle on any node, and all offers are alike: no order needs fewer nodes."""
-        catalog, piles = self.catalog, found.assignment.idle_by_size.values()
-        return not any(piles) and len({catalog.hardware_of[option.kind] for option in catalog.options}) == 1
+
+def _first(order: Iterable[Collection[int]], free: Mapping[int, Job], most: int) -> dict[int, Job]:
+    """The first tasks, node by node, until they have so many ranks."""
+    again: dict[int, Job] = {}
+    ranks = 0
+    for here in order:
+        if ranks >= most:
+            break
+        ranks += sum(free[index].ranks for index in set(here) - again.keys())
+        again |= {index: free[index] for index in here}
+    return again
+
+
+def order_of(job: Job) -> tuple[object, ...]:
+    """Priority first; then those that have a place already; then the hardest ones to place: the largest
+    first, what lies together counts as one.
+    """
+    task, request, want = job.task, job.request, job.task.resources
+    cpu = want.cpu.min if want.cpu else 0
+    memory = want.memory.min if want.memory else 0
+    together = job.ranks if task.cluster else 1
+    size = (
+        not request.whole,
+        -together * request.gpus,
+        -request.gpus,
+        -together * cpu,
+        -cpu,
+        -memory,
+    )
+    where = (task.cluster, task.fleets, task.backends, task.regions, task.spot_policy, task.max_price)
+    return (
+        -task.priority,
+        not job.ask.prior,
+        not task.instances,
+        size,
+        job.unconstrained,
+        -job.ranks,
+        job.reuse,
+        f"{task.resources}{where}",
+        job.index,
+    )

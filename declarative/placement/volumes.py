@@ -175,24 +175,6 @@ def _matched(choices: Sequence[Sequence[str]]) -> Matching:
     return matching
 
 
-def are_too_few(
-    mounts: Iterable[Sequence[RankMount]],
-    places: Collection[Place],
-    volumes: Mapping[str, VolumeAt],
-    claims: Mapping[str, str],
-) -> bool:
-    """Whether volumes that serve one of these places, and that nobody holds, are too few for all ranks. It is
-    not said if that takes too long to find out.
-    """
-    choices = [
-        [name for name, at in own if any(serves(at, place) for place in places)]
-        for each in mounts
-        for own in free_volumes(each, volumes, claims)
-    ]
-    found = _matched(choices)
-    return len(found.given) < len(choices) and found.visits <= MOST_VISITS
-
-
 class Matching:
     """Gives each rank one of its bindings, so that no volume is given twice and no place is overfull."""
 

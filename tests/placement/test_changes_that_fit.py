@@ -11,10 +11,11 @@ from ruamel.yaml import YAML
 
 from declarative.model.blocks import Shape
 from declarative.model.status import NodeState
-from declarative.placement import passes
+from declarative.placement import search
 from declarative.placement.explain import changes as changing
 from declarative.placement.place import place
 from declarative.placement.problem import VolumeAt
+from declarative.placement.program import solve
 from tests.placement.test_placement import ask, fleet, node, offer, refused, run
 from tests.support.model import World
 from tests.support.planned import GPU, H100, bring, declared, small
@@ -315,13 +316,12 @@ def test_one_task_is_looked_into_however_large_the_plan_is(monkeypatch, about):
     assert found["t1"] == (("with `cpu: 8..` in `resources`",) if about else None)
 
 
-@pytest.mark.parametrize("work", [0.0, passes.SEAT_WORK])
+@pytest.mark.parametrize("work", [0.0, search.SEAT_WORK])
 def test_to_seat_tasks_is_work_of_a_plan_that_is_made_for_hints(monkeypatch, work):
     """Without more work than the plan took, one plan is made: the second task is not looked into."""
     for name in ("MOST_WORK", "LEAST_WORK", "PASSES"):
         monkeypatch.setattr(changing, name, 0)
-    monkeypatch.setattr(passes, "SEAT_WORK", work)
-    monkeypatch.setattr(passes, "DOMAIN_WORK", 0.0)
+    monkeypatch.setattr(search, "SEAT_WORK", work)
     tasks = [ask(f"t{i}", resources={"cpu": f"{9 + i}.."}) for i in range(2)]
     found = {r.task: r.changes for r in run(tasks, [node("gpu-0")]).refusals}
     assert found["t0"]
@@ -352,14 +352,17 @@ def test_a_limit_is_not_named_if_less_of_it_was_not_tried(monkeypatch):
     assert {r.changes for r in out.refusals} == {None}
 
 
-def test_a_refusal_that_was_not_proved_says_so():
-    """Whether a volume that several ranks want could have gone to another one is not looked into."""
+def test_a_refusal_that_was_not_proved_says_so(monkeypatch):
+    """No program is solved that is too large."""
+    monkeypatch.setattr(solve, "MOST_COLUMNS", 0)
+    monkeypatch.setattr(solve, "FEW_COLUMNS", 0)
     shared = {"/data": ["data", "more"]}
     volumes = {n: VolumeAt(backend="b", region="r", zone=None) for n in ("data", "more")}
     tasks = [ask(f"t{i}", mounts=shared) for i in range(3)]
     refusal = refused(run(tasks, [node(f"gpu-{i}") for i in range(3)], None, volumes))
     assert not refusal.proved
     assert refusal.summary.endswith("; not proved")
+    monkeypatch.undo()
     proved = refused(run([ask(f"t{i}", resources={"cpu": 8}) for i in range(2)], [node("gpu-0")]))
     assert proved.proved
     assert "proved" not in proved.summary

@@ -1,18 +1,15 @@
 """Corner cases of placement that were wrong once: where clusters begin, shared limits, names, old blocks."""
 
-import random
 import time
 from itertools import product
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from declarative.placement.passes import Passes
 from declarative.placement.problem import VolumeAt
 from declarative.placement.volumes import Binding, Matching
 from tests.placement.test_placement import ask, fleet, node, offer, places, refused, run
-from tests.support.worlds import cases
 
 # ---------------------------------------------------------------------------------- where a cluster begins
 
@@ -38,9 +35,8 @@ def test_a_cluster_fleet_begins_where_all_find_a_place(tasks):
     assert (regions(out), out.refusals) == (["west"] * 3, ())
 
 
-def test_a_cluster_fleet_begins_where_all_of_many_find_a_place(monkeypatch):
-    """The same when there are too many tasks to try each that was left out by itself."""
-    monkeypatch.setattr(Passes, "few", 2)
+def test_a_cluster_fleet_begins_where_all_of_many_find_a_place():
+    """The same of tasks that are not alike."""
     tasks = [ask(f"t{i}", exclusive=True, resources={"cpu": f"{i + 1}.."}) for i in range(3)]
     assert regions(run(tasks, [], [fleet(placement="cluster", offers=LIMITED)])) == ["west"] * 3
 
@@ -150,9 +146,8 @@ def test_names_that_count_alike_are_told_apart():
     assert places(run(tasks, [node("gpu-0")])) == places(run(tasks[::-1], [node("gpu-0")]))
 
 
-def test_a_pinned_name_is_not_given_to_a_node_in_another_zone(monkeypatch):
+def test_a_pinned_name_is_not_given_to_a_node_in_another_zone():
     """A node that is launched anyhow gets the pinned name only where the task's volume is."""
-    monkeypatch.setattr(Passes, "few", 0)  # else the task is tried again in front of the others
     volumes = {"data": VolumeAt(backend="b", region="r", zone="zb")}
     offers = [offer(1.0, zone="za"), offer(2.0, zone="zb")]
     pinned = ask("pin", instances=["gpu-1"], mounts={"/d": "data"}, resources={"cpu": 1})
@@ -163,28 +158,6 @@ def test_a_pinned_name_is_not_given_to_a_node_in_another_zone(monkeypatch):
 
 
 # ----------------------------------------------------------------------------------------- many, and size
-
-
-@pytest.mark.slow
-@given(cases(), st.integers(0, 1 << 16))
-@settings(max_examples=100, deadline=None)
-def test_many_tasks_are_placed_by_the_same_rules(case, seed):
-    """From some number on tasks are not tried one by one; the checker accepts that too, in any order."""
-    from benchmarks.placement.check import violations
-
-    few, Passes.few = Passes.few, 0
-    try:
-        outcome = case.place()
-        turned = type(case)(
-            asks=tuple(random.Random(seed).sample(case.asks, len(case.asks))),
-            nodes=case.nodes[::-1],
-            fleets=dict(reversed(case.fleets.items())),
-            volumes=case.volumes,
-        )
-        assert turned.place() == outcome
-    finally:
-        Passes.few = few
-    assert violations(case.asks, case.nodes, case.fleets, case.volumes, outcome) == []
 
 
 def test_many_half_empty_new_nodes_are_tidied_in_no_time():

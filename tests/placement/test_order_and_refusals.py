@@ -6,7 +6,6 @@ import pytest
 
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.status import NodeState
-from declarative.placement import admission
 from declarative.placement.explain import never
 from declarative.placement.explain import refusal as refusals
 from declarative.planner.make import make_plan
@@ -42,21 +41,16 @@ def test_higher_priority_is_placed_first_when_capacity_is_short():
         assert {r["task"]: r["code"] for r in found["unplaced"]} == dict.fromkeys(("aa", "bb"), "no-capacity")
 
 
-@pytest.mark.parametrize(("priority", "many", "much"), [(0, 3, 0.7), (0, 2, 0.5), (0, 2, 0.7), (9, 3, 0.7)])
-def test_of_equal_priority_as_many_blocks_as_can_be_are_seated(priority, many, much, monkeypatch):
-    """Two tasks fill the node that the largest would leave half idle; unless they count less, or the plan is
-    large and they are not much more.
-    """
-    monkeypatch.setattr(admission, "MANY", many)
-    monkeypatch.setattr(admission, "MUCH", much)
+@pytest.mark.parametrize("priority", [0, 9])
+def test_of_equal_priority_as_many_blocks_as_can_be_are_seated(priority):
+    """Two tasks fill the node that the largest would leave half idle; unless they count less."""
     fleet = {**GPU, "nodes": 1}
     tasks = [
         {"name": "large", "resources": {"gpu": 5}, "priority": priority},
         *({"name": name, "resources": {"gpu": 4}} for name in ("one", "two")),
     ]
     found = look(World(), [fleet], tasks)
-    stays = priority or (many < 3 and much > (8 - 5) / 5)
-    assert set(places(found)) == ({"large-0"} if stays else {"one-0", "two-0"})
+    assert set(places(found)) == ({"large-0"} if priority else {"one-0", "two-0"})
 
 
 def test_what_has_its_place_keeps_it_though_more_could_be_seated():

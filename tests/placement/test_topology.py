@@ -13,12 +13,13 @@ from declarative.model.schema import BadValueError, decode_part
 from declarative.model.spec import Task
 from declarative.model.spec.hosts import HostFields
 from declarative.model.spec.values import Topology
-from declarative.placement import demand, optimum, passes
 from declarative.placement.assignment import Assignment
 from declarative.placement.catalog import Catalog
-from declarative.placement.counted import Counted
 from declarative.placement.place import place
 from declarative.placement.problem import Ask, VolumeAt
+from declarative.placement.program.model import PlacementModel
+from declarative.placement.program.solve import cheapest
+from declarative.placement.program.solver import SolverCache
 from tests.laws.test_placement import LAW
 from tests.placement.test_placement import SHAPE, fleet, node, offer
 from tests.planner.test_host_fleets import bring, declared
@@ -205,13 +206,10 @@ def test_ranks_apart_share_no_node_though_others_fill_it():
     assert (len(out.launches), out.refusals) == (2, ())
 
 
-@pytest.mark.parametrize(("most", "alike"), [(0, True), (1, False), (1, True), (2, False)])
+@pytest.mark.parametrize("alike", [True, False])
 @pytest.mark.parametrize("level", ["node", "zone"])
-def test_ranks_lie_apart_however_many_tasks_ask_for_it(level, most, alike, monkeypatch):
-    """With more than some the program does not know which ones do, and they are seated after it. Tasks that
-    are alike are one.
-    """
-    monkeypatch.setattr(demand, "MOST_APART", most)
+def test_ranks_lie_apart_whether_tasks_are_alike_or_not(level, alike):
+    """The bound knows it, too."""
     sizes = ["1..", "1.." if alike else "2.."]
     asks = [
         ask(2, name=f"t{i}", placement="any", spread=level, resources={"cpu": size})
@@ -222,7 +220,7 @@ def test_ranks_lie_apart_however_many_tasks_ask_for_it(level, most, alike, monke
     zone_of = {n.name: n.zone for n in out.launches}
     apart = {(c.task, zone_of[c.node] if level == "zone" else c.node) for c in out.choices}
     assert (len(apart), len(out.launches), out.refusals) == (4, 2, ())
-    assert out.bound == pytest.approx(2.0 if most + alike >= 2 else 1.0)
+    assert out.bound == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("level", ["node", "zone"])
@@ -235,11 +233,12 @@ def test_tasks_that_are_alike_are_told_apart(level, idle):
     ]
     asks = [ask(2, name=f"t{i}", placement="any", spread=level, resources={"cpu": "1.."}) for i in range(3)]
     catalog = Catalog(asks, nodes, {"gpu": fleet(nodes="0..3", existing=3)}, {})
-    program = Counted(Assignment.start(catalog), catalog.jobs, {}, 1000)
-    (gang,) = program.gangs.values()
+    program = PlacementModel(Assignment.start(catalog), catalog.jobs, baseline={})
+    (gang,) = program.groups.values()
     assert len(gang.jobs) == 3
-    _, assignment = optimum.solve(program, passes.COST, optimum.Known())
-    assert assignment is not None
+    decoded = cheapest(program, None, SolverCache()).decoded
+    assert decoded is not None
+    assignment = decoded.assignment
     assert [len({*assignment.seats[index]}) for index in range(3)] == [2, 2, 2]
 
 
@@ -288,10 +287,9 @@ def test_ranks_lie_apart_on_nodes_that_are_told_from_each_other(idle, sizes):
         for i, (ranks, blocks) in enumerate(sizes)
     ]
     catalog = Catalog(asks, nodes, {"gpu": fleet(nodes=f"0..{len(idle)}", existing=len(idle))}, {})
-    sources = {(kind, free) for kind in catalog.kind_of for free in idle}
-    told = Counted(Assignment.start(catalog), catalog.jobs, {}, 1000, each=sources)
-    _, assignment = optimum.solve(told, passes.COST, optimum.Known())
-    seats = {index: len({*at}) for index, at in assignment.seats.items()} if assignment else {}
+    program = PlacementModel(Assignment.start(catalog), catalog.jobs, baseline={}, singles=8)
+    decoded = cheapest(program, None, SolverCache()).decoded
+    seats = {index: len({*at}) for index, at in decoded.assignment.seats.items()} if decoded else {}
     assert seats == ({job.index: job.ranks for job in catalog.jobs} if fit_apart(idle, sizes) else {})
 
 
@@ -355,9 +353,8 @@ def test_ranks_of_tasks_that_are_alike_do_not_share_a_node_that_holds_them_all()
 @pytest.mark.parametrize(("offers", "code"), [(ZONES, "no-capacity"), (ZONES[:1], "never-fits")])
 def test_it_is_said_that_ranks_never_lie_apart_only_if_that_is_proved(offers, code, monkeypatch):
     """Where the search does not find what there is, the task may fit all the same."""
-    monkeypatch.setattr("declarative.placement.solved.assignment_of", lambda *_: None)
-    monkeypatch.setattr("declarative.placement.optimum.assignment_of", lambda *_: None)
-    every = "declarative.placement.constrained.Special._near"
+    monkeypatch.setattr("declarative.placement.program.solve.decode", lambda *_, **__: None)
+    every = "declarative.placement.bound_task.BoundTask._near"
     monkeypatch.setattr(every, lambda self, _: range(len(self.catalog.kinds)))
     (refusal,) = run(ask(2, placement="any", spread="zone"), fleets=[fleet(offers=offers)]).refusals
     assert (refusal.code, refusal.proved) == (code, code == "never-fits")

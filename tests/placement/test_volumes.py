@@ -17,7 +17,6 @@ from declarative.placement.volumes import (
     MOST_STEPS,
     Binding,
     Matching,
-    are_too_few,
     bindings,
     free_volumes,
     mount_reason,
@@ -394,14 +393,3 @@ def test_a_task_with_a_thousand_mounts_is_no_error():
     volumes = {f"v{i}": VolumeAt(backend="b", region="r", zone="z") for i in range(1200)}
     (found,) = bindings(mounts, [place], volumes, {})
     assert list(found.volumes.values()) == list(volumes)
-
-
-@pytest.mark.parametrize(("most", "few"), [(2_000_000, True), (-1, False)])
-def test_volumes_are_too_few_only_if_that_was_found_out(most, few, monkeypatch):
-    """A search that was given up proves nothing: else a task would be said never to fit."""
-    place = ("b", "r", "z")
-    volumes = {name: VolumeAt(backend="b", region="r", zone="z") for name in ("v0", "v1")}
-    mounts = [[RankMount(variable="", path="/d", names=names)] for names in (("v0", "v1"), ("v0",), ("v1",))]
-    assert not are_too_few(mounts[:2], [place], volumes, {})
-    monkeypatch.setattr("declarative.placement.volumes.MOST_VISITS", most)
-    assert are_too_few(mounts, [place], volumes, {}) is few

@@ -139,7 +139,8 @@ class Task:
         Doc("Existing nodes that may be used: `gpu-0`, `{hostname: …}`."),
     ] = ()
     creation_policy: Annotated[
-        CreationPolicy, Doc("`reuse`: only existing nodes; default `reuse-or-create`.")
+        CreationPolicy,
+        Doc("`reuse`: launches no node and does not decide what is launched; default `reuse-or-create`."),
     ] = CreationPolicy.REUSE_OR_CREATE
     backends: Annotated[tuple[Name, ...], Doc("Backends that may be used.")] = ()
     regions: Annotated[tuple[str, ...], PLACES, Doc("Regions that may be used.")] = ()

@@ -14,12 +14,12 @@ from declarative.model.record import struct
 from declarative.model.state import natural, rank_name
 from declarative.placement.assignment import Assignment
 from declarative.placement.block_numbers import finish
+from declarative.placement.bound_task import BoundTask
 from declarative.placement.catalog import Catalog, LaunchOption
-from declarative.placement.constrained import Special
 from declarative.placement.demand import ANYWHERE, Domain, Job
 from declarative.placement.explain.refusal import FinishedPlan, RejectionReport, fitting_ranks
 from declarative.placement.filters import Mismatch, fleet_reason
-from declarative.placement.gangs import best_try
+from declarative.placement.greedy import best_try
 from declarative.placement.problem import (
     Ask,
     FleetRule,
@@ -171,7 +171,7 @@ class _Recount:
 
     def domain(self, job: Job) -> Domain:
         """The domain in which a cluster task without a place found the most places."""
-        best = best_try(self.assignment, job, {})
+        best = best_try(self.assignment, job)
         return best.domain if best else ANYWHERE
 
 
@@ -257,7 +257,7 @@ class _AlternativeSearch:
         return [self._node(n) for n in sorted(numbers, key=lambda n: (*self._key(n), natural(names[n]), n))]
 
     def _key(self, number: int) -> tuple[float, ...]:
-        """Sorts places from best to worst, as seen by this one rank (as in `cover`)."""
+        """Sorts places from best to worst, as seen by this one rank (as in `allocate`)."""
         kind, free = self.assignment.kind_of[number], self.assignment.free[number]
         node_type, need = self.catalog.kinds[kind], self.job.request.fit[kind]
         gpus = need * node_type.shape.gpus // node_type.total - self.job.request.gpus
@@ -347,7 +347,7 @@ def elsewhere(scene: Scene, ask: Ask) -> tuple[Elsewhere, ...]:
         area = domain.area
         if area is None:
             continue
-        tried = Special(recount.assignment, job, domain).run()
+        tried = BoundTask(recount.assignment, job, domain).run()
         fits = job.ranks if tried.failed is None else len(fitting_ranks(recount.assignment, job, tried))
         item = Elsewhere(
             fleet=area.fleet,

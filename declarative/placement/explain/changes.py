@@ -19,12 +19,11 @@ from declarative.model.spec.amounts import MAX_COUNT, Count
 from declarative.model.spec.values import Gpu, Level, Placement, Resources
 from declarative.placement.assignment import Assignment
 from declarative.placement.catalog import Catalog
-from declarative.placement.counted import EXACT
 from declarative.placement.demand import ANYWHERE, Domain, Job, is_spread
-from declarative.placement.gangs import Seating, best_try
-from declarative.placement.optimum import Known
-from declarative.placement.passes import SEAT_WORK
+from declarative.placement.greedy import Seating, best_try
 from declarative.placement.problem import Ask, FleetRule, Quota, Remedy, quota_of
+from declarative.placement.program.solver import SolverCache
+from declarative.placement.search import EXACT, SEAT_WORK
 
 MOST_REFUSALS = 50
 """The most refusals whose changes are looked for. Tasks that are alike count once."""
@@ -179,7 +178,7 @@ class ChangeFinder:
         if not self.tries:
             return False
         self.tries -= 1
-        best = best_try(self.assignment, self.catalog.job(job.index, ask) if ask else job, {}, domains)
+        best = best_try(self.assignment, self.catalog.job(job.index, ask) if ask else job, domains)
         return best is not None and best.failed is None
 
     def _if(self, job: Job, text: str, task: Task | None = None, **more: Any) -> Iterator[Change]:
@@ -282,7 +281,7 @@ class ChangeFinder:
 
     def _fewer_nodes(self, job: Job) -> Iterator[Change]:
         """As many ranks as found a place, if those would do alone; else half as many, and so on."""
-        best = best_try(self.assignment, job, {})
+        best = best_try(self.assignment, job)
         count = max(1, min(len(best.nodes) if best else 0, job.ranks - 1))
         while job.ranks > 1 and count:
             change = _fewer(job, count)
@@ -436,7 +435,7 @@ class ConfirmedChanges:
         self,
         catalog: Catalog,
         seating: Seating,
-        known: Known,
+        known: SolverCache,
         effort: int,
         plan: Callable[[Catalog, Collection[int], float], Collection[int] | None],
         *,
@@ -456,10 +455,10 @@ class ConfirmedChanges:
         closer = CLOSER if about else 1
         few = len(catalog.jobs) <= EXACT
         scale = effort * (1 if few else min(TIMES, max(FEWER, len(catalog.jobs) / MANY)))
-        work = max(LEAST_WORK * scale, min(MOST_WORK * scale, ALL_WORK * scale - known.total))
+        work = max(LEAST_WORK * scale, min(MOST_WORK * scale, ALL_WORK * scale - known.work))
         one_plan = PASSES * SEAT_WORK * len(catalog.jobs)
         work = max(work, one_plan) if about else work
-        self.work = known.total + work * closer
+        self.work = known.work + work * closer
         """`known` may come to so much."""
         plans = min(MOST_PLANS, max(LEAST_PLANS, MOST_PLANNED // len(catalog.jobs)))
         self.plans = plans * closer if one_plan <= work else 0
@@ -476,7 +475,7 @@ class ConfirmedChanges:
         """Tasks of which not all changes were tried."""
         if self.plans:
             plans, until = self.plans, self.work
-            self.work = known.total + SHARED * (until - known.total)
+            self.work = known.work + SHARED * (until - known.work)
             self._find_shared(every if shared else {})
             self.plans, self.work = max(self.plans, plans // 2), until
             self._find_own()
@@ -504,7 +503,7 @@ class ConfirmedChanges:
 
         With `needed`, only whether it seats all of these tasks is right.
         """
-        self.plans = self.plans - 1 if self.known.total <= self.work else -1
+        self.plans = self.plans - 1 if self.known.work <= self.work else -1
         if self.plans < 0:
             return None
         changed = [asks.get(job.index, job.ask) for job in self.catalog.jobs]

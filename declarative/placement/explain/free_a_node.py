@@ -13,6 +13,7 @@ from declarative.model.blocks import maker_of
 from declarative.model.resource import TaskWant
 from declarative.model.spec import Fleet, Task
 from declarative.model.state import natural
+from declarative.placement.consolidation import Targets
 from declarative.placement.filters import (
     blocks_wanted,
     fleet_reason,
@@ -21,7 +22,6 @@ from declarative.placement.filters import (
     place_reason,
     ready_reason,
 )
-from declarative.placement.launches import Targets
 from declarative.placement.problem import Node, NodeType, Suggestion, by_name, of_node
 
 MOST = 3

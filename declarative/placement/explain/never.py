@@ -19,10 +19,10 @@ from declarative.model.state import rank_name
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.assignment import Assignment
 from declarative.placement.catalog import Catalog
+from declarative.placement.consolidation import keep_baselines
 from declarative.placement.demand import Job
 from declarative.placement.filters import Mismatch, blocks_wanted, fleet_reason, place_reason, shape_reason
-from declarative.placement.gangs import best_try
-from declarative.placement.launches import keep_baselines
+from declarative.placement.greedy import best_try
 from declarative.placement.problem import Ask, FleetRule, Node, NodeType, Unseen, of_offer
 
 LASTING = {
@@ -132,10 +132,10 @@ class EmptyWorld:
         return most
 
     def _seated(self, world: Assignment, job: Job) -> int:
-        best = best_try(world, job, {})
+        best = best_try(world, job)
         if best is not None and best.failed is not None:
             world.roomy = True  # the cheapest launches may be too small
-            best = min(best, best_try(world, job, {}) or best, key=lambda tried: tried.rank)
+            best = min(best, best_try(world, job) or best, key=lambda tried: tried.rank)
             world.roomy = False
         if best is not None and best.failed is None:
             return job.ranks

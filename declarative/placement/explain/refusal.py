@@ -12,10 +12,10 @@ from dataclasses import replace
 from declarative.model.diagnostic import and_more
 from declarative.model.spec import Task
 from declarative.model.state import natural, rank_name
+from declarative.placement.allocate import Try
 from declarative.placement.assignment import Assignment
 from declarative.placement.block_numbers import BlockAssignment
 from declarative.placement.catalog import Catalog, LaunchOption
-from declarative.placement.cover import Try
 from declarative.placement.demand import ANYWHERE, Domain, Job, is_spread
 from declarative.placement.explain.never import LASTING, PASSING, EmptyWorld, not_pinned, unseen_reason
 from declarative.placement.filters import (
@@ -29,7 +29,7 @@ from declarative.placement.filters import (
     shape_reason,
     topology_reason,
 )
-from declarative.placement.gangs import best_try, seat_partly
+from declarative.placement.greedy import best_try, seat_partly
 from declarative.placement.problem import (
     NEVER,
     NOT_NOW,
@@ -126,7 +126,7 @@ def fitting_ranks(assignment: Assignment, job: Job, best: Try | None) -> list[in
         mounts = tuple(ask.want.mounts[rank] for rank in ranks) if ask.want.mounts else ()
         want = replace(ask.want, spec=replace(job.task, nodes=len(ranks)), mounts=mounts)
         part = replace(ask, want=want, prior={}, numbers=tuple(map(ask.number, ranks)))
-        tried = best_try(assignment, assignment.catalog.job(job.index, part), {})
+        tried = best_try(assignment, assignment.catalog.job(job.index, part))
         if tried is not None and tried.failed is None:
             break
         ranks = ranks[: min(len(tried.nodes) if tried else 0, len(ranks) - 1)]
@@ -161,7 +161,7 @@ class RefusalReports:
     def _refusal(self, job: Job, changes: tuple[str, ...] | None, *, proved: bool) -> Refusal:
         never = self._empty_world.never_fits(job)
         proved = never or proved or self._counts_out(job)
-        best = best_try(self.assignment, job, {}) or Try(domain=ANYWHERE, failed=0)
+        best = best_try(self.assignment, job) or Try(domain=ANYWHERE, failed=0)
         failed = best.failed or 0
         fits = fitting_ranks(self.assignment, job, replace(best, failed=failed))
         self._asked += len(self.plan.alike) + len(self.catalog.options)
@@ -203,7 +203,7 @@ class RefusalReports:
         options = () if job.reuse else self.catalog.options_in(job.request, ANYWHERE)
         if any(start.baseline_left.values()) or any(start.may_launch(option) for option, _, _ in options):
             return False
-        best = best_try(start, job, {})
+        best = best_try(start, job)
         return best is None or best.failed is not None
 
     def _unknown_pins(self, job: Job) -> str | None:

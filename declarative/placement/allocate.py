@@ -5,6 +5,7 @@ A choice changes nothing: it is compared with others first, and carried out by t
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from dataclasses import field
 from typing import Any
 
 from declarative.model.record import struct
-from declarative.placement.assignment import UNLIMITED, Assignment, Buy, Pick
+from declarative.placement.assignment import UNLIMITED, Assignment, LaunchNodes, UseNodes
 from declarative.placement.catalog import Catalog, Home, LaunchOption
 from declarative.placement.demand import ANYWHERE, Domain, Request, Traits
 from declarative.placement.problem import Place, Quota
@@ -22,15 +23,11 @@ DEAR = 1e9
 
 
 @struct(slots=True, kw_only=True)
-class Ground:
-    """Where to look: a domain, some places of it, some nodes; and whether anything may be launched.
-
-    With `kinds` it is about what is there, and nothing is launched.
-    """
+class SearchArea:
+    """Where to look: a domain, some places of it, some nodes; and whether anything may be launched."""
 
     domain: Domain = ANYWHERE
     places: frozenset[Place] | None = None
-    kinds: Collection[int] | None = None
     nodes: Collection[int] | None = None
     """Numbers of the nodes that may be used; None is any."""
     names: Sequence[str] | None = None
@@ -43,11 +40,11 @@ class Ground:
 
 
 @struct(slots=True, kw_only=True)
-class Cover:
+class Allocation:
     """Where ranks would go. `short` is how many found no place; `cost` what the launches add, USD an hour."""
 
-    picks: tuple[Pick, ...]
-    buys: tuple[Buy, ...]
+    picks: tuple[UseNodes, ...]
+    buys: tuple[LaunchNodes, ...]
     cost: float
     waste: float
     short: int
@@ -58,57 +55,60 @@ class Cover:
         return sum(buy.count for buy in self.buys)
 
 
-def choose(
+def allocate(
     assignment: Assignment,
     request: Request,
     ranks: int,
-    ground: Ground,
-    wanted: Mapping[int, int] | None = None,
-) -> Cover:
-    """Where `ranks` ranks go. `wanted` says of each kind how many blocks are asked for by all tasks."""
-    slots = _slots(assignment, request, ground, wanted or {})
+    ground: SearchArea,
+) -> Allocation:
+    """Where `ranks` ranks go."""
+    slots = _slots(assignment, request, ground)
     heapq.heapify(slots)  # a few are taken of many
-    picks: list[Pick] = []
+    picks: list[UseNodes] = []
     left, waste = ranks, 0.0
     while left > 0 and slots:
         _, kind, free, count, per, need, only = heapq.heappop(slots)
         nodes = min(count, -(-left // per))
-        picks.append(Pick(kind, free, nodes, per, need, only))
+        picks.append(UseNodes(kind, free, nodes, per, need, only))
         here = min(left, nodes * per)
         left -= here
         waste += nodes * free - here * need
-    buys: list[Buy] = []
+    buys: list[LaunchNodes] = []
     cost = 0.0
     area = ground.domain.area
-    if left > 0 and ground.kinds is None and (area is None or assignment.fleet_room[area.fleet] != 0):
+    if left > 0 and (area is None or assignment.fleet_room[area.fleet] != 0):
         buys, cost, left = _buy(assignment, request, left, ground)
-    return Cover(picks=tuple(picks), buys=tuple(buys), cost=cost, waste=waste, short=left)
+    return Allocation(picks=tuple(picks), buys=tuple(buys), cost=cost, waste=waste, short=left)
 
 
 Slot = tuple[tuple[object, ...], int, int, int, int, int, int | None]
 """Key, kind, idle blocks a node, nodes, ranks a node, blocks a rank, the one node that it is."""
 
 
-def _slots(assignment: Assignment, request: Request, ground: Ground, wanted: Mapping[int, int]) -> list[Slot]:
+def _slots(assignment: Assignment, request: Request, ground: SearchArea) -> list[Slot]:
     """Places among what is there, in no order: the least is the best."""
     catalog = assignment.catalog
     if ground.nodes is not None:
         return _slots_of_nodes(assignment, request, ground)
     out: list[Slot] = []
-    piles, traits, barred, only = assignment.idle_by_size, catalog.traits, ground.barred, ground.kinds
+    piles, traits, barred = assignment.idle_by_size, catalog.traits, ground.barred
     whole = request.whole
+    first_new = len(catalog.nodes) if ground.reuse and not assignment.riding else None
     kinds = catalog.kinds_at(request, ground.domain, ground.places)
     # Written out: with a thousand unlike hosts this is done a million times.
     for kind, need in itertools.chain(kinds, _new_kinds(assignment, request, ground)):
         pile = piles.get(kind)
-        if not pile or kind in barred or (only is not None and kind not in only):
+        if not pile or kind in barred:
             continue
         of_kind = traits.get((kind, need)) or _traits(catalog, request, kind)
         least = of_kind.total if whole else need
         for free, ids in pile.items():
             if free >= least:
-                key = _key(request, kind, free, wanted.get(kind, 0), of_kind)
-                out.append((key, kind, free, len(ids), 1 if whole else free // need, need, None))
+                key = _key(request, kind, free, of_kind)
+                # The ids are negated, and the lowest nodes are the last.
+                count = len(ids) if first_new is None else len(ids) - bisect.bisect_right(ids, -first_new)
+                if count:
+                    out.append((key, kind, free, count, 1 if whole else free // need, need, None))
     return _apart(assignment, out, ground.beside) if ground.beside else out
 
 
@@ -123,14 +123,14 @@ def _apart(assignment: Assignment, slots: list[Slot], beside: Collection[int]) -
     return out
 
 
-def _on_ground(catalog: Catalog, ground: Ground, kind: int) -> bool:
+def _is_inside(catalog: Catalog, ground: SearchArea, kind: int) -> bool:
     """Whether nodes of a kind lie where is looked, and are not ruled out."""
     if kind in ground.barred or not catalog.inside(ground.domain, kind):
         return False
     return ground.places is None or catalog.place_of[kind] in ground.places
 
 
-def _new_kinds(assignment: Assignment, request: Request, ground: Ground) -> Iterator[tuple[int, int]]:
+def _new_kinds(assignment: Assignment, request: Request, ground: SearchArea) -> Iterator[tuple[int, int]]:
     """Kinds of which there are only nodes that were launched before."""
     catalog = assignment.catalog
     area = ground.domain.area
@@ -140,20 +140,20 @@ def _new_kinds(assignment: Assignment, request: Request, ground: Ground) -> Iter
         else itertools.chain.from_iterable(assignment.new_kinds.values())
     ):
         need = request.fit.get(kind)
-        if need and _on_ground(catalog, ground, kind):
+        if need and _is_inside(catalog, ground, kind):
             yield kind, need
 
 
-def _slots_of_nodes(assignment: Assignment, request: Request, ground: Ground) -> list[Slot]:
+def _slots_of_nodes(assignment: Assignment, request: Request, ground: SearchArea) -> list[Slot]:
     catalog = assignment.catalog
     out: list[Slot] = []
     for node in sorted(ground.nodes or ()):
         kind, free = assignment.kind_of[node], assignment.free[node]
         need = request.fit.get(kind, 0)
-        if not need or node in ground.beside or not _on_ground(catalog, ground, kind):
+        if not need or node in ground.beside or not _is_inside(catalog, ground, kind):
             continue
         if free >= (catalog.kinds[kind].total if request.whole else need):
-            key = (*_key(request, kind, free, 0, _traits(catalog, request, kind)), node)
+            key = (*_key(request, kind, free, _traits(catalog, request, kind)), node)
             per = 1 if request.whole else free // need
             out.append((key, kind, free, 1, per, need, node))
     return out
@@ -172,23 +172,25 @@ def _traits(catalog: Catalog, request: Request, kind: int) -> Traits:
     return found
 
 
-def _key(request: Request, kind: int, free: int, wanted: int, traits: Traits) -> tuple[object, ...]:
+def _key(request: Request, kind: int, free: int, traits: Traits) -> tuple[object, ...]:
     """How good a place is, the best least.
 
-    No GPU for those that want none; a node that is in use before one that is idle; what others can use
-    less; the tightest fit; the cheapest; the least CPUs, memory and GPUs.
+    No GPU for those that want none; a node that is in use before one that is idle; the tightest fit; the
+    cheapest; the least CPUs, memory and GPUs.
     """
     need, gpus, total, rest = traits
     gpus -= request.gpus
     if request.whole:
-        return (gpus, False, wanted, 0, 0, rest, kind)
-    return (gpus, free == total, wanted, free % need, free, rest, kind)
+        return (gpus, False, 0, 0, rest, kind)
+    return (gpus, free == total, free % need, free, rest, kind)
 
 
-def _buy(assignment: Assignment, request: Request, left: int, ground: Ground) -> tuple[list[Buy], float, int]:
+def _buy(
+    assignment: Assignment, request: Request, left: int, ground: SearchArea
+) -> tuple[list[LaunchNodes], float, int]:
     """The launches that hold `left` ranks: again and again the best offer by what it would hold."""
     market = Market(assignment, request, ground)
-    buys: list[Buy] = []
+    buys: list[LaunchNodes] = []
     cost = 0.0
     while left > 0:
         best = market.best(left)
@@ -208,7 +210,7 @@ class Market:
     Nodes that a fleet launches for itself anyway cost only what is above its cheapest.
     """
 
-    def __init__(self, assignment: Assignment, request: Request, ground: Ground) -> None:
+    def __init__(self, assignment: Assignment, request: Request, ground: SearchArea) -> None:
         self.assignment = assignment
         self.kinds = assignment.catalog.kinds
         self.reuse = ground.reuse
@@ -226,7 +228,7 @@ class Market:
         ]
         self.discount = max(owing, default=0.0)
 
-    def best(self, ranks: int) -> tuple[Buy, float] | None:
+    def best(self, ranks: int) -> tuple[LaunchNodes, float] | None:
         """What to launch for so many ranks, and its price: the cheapest by what it would hold."""
         best: tuple[tuple[Any, ...], LaunchOption, int, int, int, str | None] | None = None
         assignment = self.assignment
@@ -248,7 +250,7 @@ class Market:
         if best is None:
             return None
         (_, price, *_), option, need, per, most, name = best
-        return Buy(option, max(1, min(most, ranks // per)), per, need, name), price
+        return LaunchNodes(option, max(1, min(most, ranks // per)), per, need, name), price
 
     def _offered(self, option: LaunchOption) -> tuple[int, float, str | None]:
         """How many of it may be launched here at once, at what price each, and under which pinned name."""
@@ -275,7 +277,7 @@ class Market:
         shape = kind.shape
         return (shape.gpus / ranks, shape.cpu / ranks, shape.memory_mib / ranks, -ranks)
 
-    def sell(self, buy: Buy) -> None:
+    def sell(self, buy: LaunchNodes) -> None:
         """Note that it is taken."""
         option = buy.option
         self.by_fleet[option.fleet] = self.by_fleet.get(option.fleet, 0) + buy.count
@@ -307,7 +309,8 @@ class Market:
         owed = assignment.baseline_left[option.fleet] - sold
         price = min(self.kinds[option.kind].cost, DEAR)
         if owed > 0:
-            return min(most, owed), max(0.0, price - min(assignment.base[option.fleet], DEAR))
+            more = max(0.0, price - min(assignment.base[option.fleet], DEAR))
+            return (0, 0.0) if self.reuse and more else (min(most, owed), more)
         return (0, 0.0) if self.reuse else (most, price)
 
 
@@ -338,7 +341,7 @@ class Try:
         return (0, *self.key) if self.failed is None else (1, -len(self.nodes))
 
 
-def carry_out(assignment: Assignment, choice: Cover, ranks: int) -> list[int]:
+def commit(assignment: Assignment, choice: Allocation, ranks: int) -> list[int]:
     """Seat ranks as a choice says: the node of each."""
     out: list[int] = []
     for pick in choice.picks:

@@ -6,14 +6,14 @@ import functools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
+from declarative.placement.allocate import Allocation, SearchArea, Try, allocate, commit
 from declarative.placement.assignment import Assignment
-from declarative.placement.cover import Cover, Ground, Try, carry_out, choose
 from declarative.placement.demand import Domain, Job, is_spread
 from declarative.placement.problem import Place
 from declarative.placement.volumes import Binding, Matching, bindings, near, serves
 
 
-class Special:
+class BoundTask:
     """One try. Ranks that can stay where they were do; all others go in groups that reach the same places."""
 
     def __init__(self, assignment: Assignment, job: Job, domain: Domain) -> None:
@@ -151,7 +151,7 @@ class Special:
             choice = self._ask(1, frozenset((place,)))
             if choice.short:
                 break
-            self.beside.update(carry_out(self.assignment, choice, 1))
+            self.beside.update(commit(self.assignment, choice, 1))
             count += 1
         self.assignment.undo()
         self.beside = beside
@@ -184,8 +184,8 @@ class Special:
         self.beside, self.barred = set(), set()
         out = Try(domain=self.domain)
         for rank, node in stays.items():
-            ground = Ground(domain=self.domain, nodes=(node,), reuse=True)
-            carry_out(assignment, choose(assignment, self.job.request, 1, ground), 1)
+            ground = SearchArea(domain=self.domain, nodes=(node,), reuse=True)
+            commit(assignment, allocate(assignment, self.job.request, 1, ground), 1)
             out.nodes[rank] = node
             self._part(node)
         for places, ranks in self._groups(stays, reach):
@@ -219,7 +219,7 @@ class Special:
     def _group(self, out: Try, ranks: list[int], places: frozenset[Place] | None) -> None:
         choice = self._ask(len(ranks), places)
         seated = len(ranks) - choice.short
-        nodes = sorted(carry_out(self.assignment, choice, seated))
+        nodes = sorted(commit(self.assignment, choice, seated))
         out.nodes |= dict(zip(ranks, nodes, strict=False))
         for node in nodes:
             self._part(node)
@@ -229,21 +229,21 @@ class Special:
         if choice.short:
             out.failed = ranks[seated]
 
-    def _ask(self, ranks: int, places: frozenset[Place] | None) -> Cover:
+    def _ask(self, ranks: int, places: frozenset[Place] | None) -> Allocation:
         assignment = self.assignment
         pins = self.job.task.instances
         if not pins:
             ground = self._ground(places)
-            return choose(assignment, self.job.request, ranks, ground)
+            return allocate(assignment, self.job.request, ranks, ground)
         index, open_ = self.catalog.index, self.assignment.open
         nodes = [index[name] for name in pins if name in index and open_[index[name]]]
         names = self._owed(self._give_names([n for n in pins if n in self.catalog.coming], places))
         nodes += [x.node for x in assignment.launches if x.name in pins]
         ground = replace(self._ground(places), nodes=nodes, names=names)
-        return choose(assignment, self.job.request, ranks, ground)
+        return allocate(assignment, self.job.request, ranks, ground)
 
-    def _ground(self, places: frozenset[Place] | None) -> Ground:
-        return Ground(
+    def _ground(self, places: frozenset[Place] | None) -> SearchArea:
+        return SearchArea(
             domain=self.domain,
             places=places,
             reuse=self.job.reuse,

@@ -8,12 +8,11 @@ from dataclasses import field
 
 from declarative.model.record import struct
 from declarative.model.state import rank_name
+from declarative.placement.allocate import DEAR, SearchArea, Try, allocate, commit
 from declarative.placement.assignment import UNLIMITED, Assignment
+from declarative.placement.bound_task import BoundTask
 from declarative.placement.catalog import Home
-from declarative.placement.constrained import Special
-from declarative.placement.cover import DEAR, Ground, Try, carry_out, choose
 from declarative.placement.demand import ANYWHERE, Candidate, Domain, Job, Request
-from declarative.placement.orders import quotas
 from declarative.placement.volumes import hold
 
 CENT = 1e-6
@@ -64,49 +63,7 @@ def keep_places(assignment: Assignment, todo: Sequence[Job]) -> list[Job]:
     return left
 
 
-def seat_by_quota(assignment: Assignment, todo: list[Job], wanted: Mapping[int, int]) -> list[Job]:
-    """Seat what the quotas name, after all that is harder to seat; what is left to seat."""
-    found = quotas(assignment, todo)
-    if not found:
-        return todo
-    hard = [job for job in todo if not _is_easy(job)]
-    left = seat_all(assignment, hard, wanted)
-    if hard:
-        found = quotas(assignment, todo)  # of what they left
-    alike = _alike(assignment, todo)
-    for key, kinds, number in found:
-        _seat_on(assignment, alike[key], kinds, number)
-    tried = {job.index for job in left}.union(assignment.seats)
-    return [*left, *(job for job in todo if job.index not in tried)]
-
-
-def _is_easy(job: Job) -> bool:
-    """Whether a task has one rank that takes blocks of any node, and not a whole one."""
-    return job.single and not job.request.whole
-
-
-def _alike(assignment: Assignment, jobs: Sequence[Job]) -> dict[tuple[int, int, bool], list[Job]]:
-    """Tasks of one rank that have no place yet, those together that are alike."""
-    out: dict[tuple[int, int, bool], list[Job]] = {}
-    for job in jobs:
-        if job.single and job.index not in assignment.seats:
-            out.setdefault(job.key, []).append(job)
-    return out
-
-
-def _seat_on(assignment: Assignment, alike: list[Job], kinds: Collection[int], number: int) -> None:
-    """Seat the first of tasks that are alike on some kinds of nodes, up to a number, and take them out."""
-    jobs = alike[:number]
-    if not jobs:
-        return
-    choice = choose(assignment, jobs[0].request, len(jobs), Ground(kinds=kinds))
-    seated = len(jobs) - choice.short
-    for job, node in zip(jobs, carry_out(assignment, choice, seated), strict=False):
-        assignment.seats[job.index] = [node]
-    del alike[:seated]
-
-
-def seat_all(assignment: Assignment, todo: Sequence[Job], wanted: Mapping[int, int]) -> list[Job]:
+def seat_all(assignment: Assignment, todo: Sequence[Job]) -> list[Job]:
     """Seat tasks one after the other, those at once that are alike and have one rank; what is left."""
     left: list[Job] = []
     failed: set[object] = set()
@@ -116,55 +73,55 @@ def seat_all(assignment: Assignment, todo: Sequence[Job], wanted: Mapping[int, i
         if not job.request.fit or (job.unconstrained and job.key in failed):
             left += alike  # room only ever shrinks: what found none finds none later
         elif key == job.key:
-            left += alike[seat_alike(assignment, alike, wanted) :]
-        elif not seat(assignment, job, wanted):
+            left += alike[seat_alike(assignment, alike) :]
+        elif not seat(assignment, job):
             left.append(job)
             if job.unconstrained:
                 failed.add(job.key)
     return left
 
 
-def seat_alike(assignment: Assignment, jobs: Sequence[Job], wanted: Mapping[int, int]) -> int:
+def seat_alike(assignment: Assignment, jobs: Sequence[Job]) -> int:
     """Seat tasks of one rank that are alike, all in one choice; how many were seated, the first by name."""
     first = jobs[0]
-    ground = Ground(reuse=first.reuse)
+    ground = SearchArea(reuse=first.reuse)
     begin = assignment.allowed_homes
-    best, found_at = choose(assignment, first.request, len(jobs), ground, wanted), begin
+    best, found_at = allocate(assignment, first.request, len(jobs), ground), begin
     for other in homes_to_try(assignment, first.request) if best.short else ():
         assignment.allowed_homes = other
-        found = choose(assignment, first.request, len(jobs), ground, wanted)
+        found = allocate(assignment, first.request, len(jobs), ground)
         if found.short < best.short:
             best, found_at = found, other
     assignment.allowed_homes = found_at
     seated = len(jobs) - best.short
-    for job, node in zip(jobs[:seated], carry_out(assignment, best, seated), strict=True):
+    for job, node in zip(jobs[:seated], commit(assignment, best, seated), strict=True):
         assignment.seats[job.index] = [node]
     assignment.allowed_homes = begin
     return seated
 
 
-def seat(assignment: Assignment, job: Job, wanted: Mapping[int, int]) -> bool:
+def seat(assignment: Assignment, job: Job) -> bool:
     """Seat one task where it costs least; whether it found a place."""
     domains = assignment.catalog.domains(job.request)
     once = not job.unconstrained and len(domains) == 1
     if once:
-        at_once = Special(assignment, job, domains[0]).run(keep=True)
+        at_once = BoundTask(assignment, job, domains[0]).run(keep=True)
         if at_once.failed is None:
             _note(assignment, job, at_once)
             return True
         if not homes_to_try(assignment, job.request):
             return False
-    found = best_try(assignment, job, wanted)
+    found = best_try(assignment, job)
     if found is None or found.failed is not None:
         return False
     begin = assignment.allowed_homes
     assignment.allowed_homes = begin if found.begin is None else found.begin
     if job.unconstrained:
-        ground = Ground(domain=found.domain, reuse=job.reuse)
-        nodes = carry_out(assignment, choose(assignment, job.request, job.ranks, ground, wanted), job.ranks)
+        ground = SearchArea(domain=found.domain, reuse=job.reuse)
+        nodes = commit(assignment, allocate(assignment, job.request, job.ranks, ground), job.ranks)
         found.nodes = dict(enumerate(sorted(nodes)))
     else:
-        found = Special(assignment, job, found.domain).run(keep=True)
+        found = BoundTask(assignment, job, found.domain).run(keep=True)
     assignment.allowed_homes = begin
     _note(assignment, job, found)
     return True
@@ -173,7 +130,7 @@ def seat(assignment: Assignment, job: Job, wanted: Mapping[int, int]) -> bool:
 def seat_again(assignment: Assignment, job: Job) -> bool:
     """Seat a task where all of its ranks were, or not at all."""
     for domain in assignment.catalog.domains(job.request):
-        special = Special(assignment, job, domain)
+        special = BoundTask(assignment, job, domain)
         if len(special.stays()) == job.ranks and not (found := special.run()).moved and found.failed is None:
             _note(assignment, job, special.run(keep=True))
             return True
@@ -188,11 +145,16 @@ def _note(assignment: Assignment, job: Job, found: Try) -> None:
         hold(assignment, job, rank, volumes)
 
 
-def base_for(start: Assignment, found: Assignment, stay: Collection[int]) -> Assignment:
+def base_for(
+    start: Assignment, found: Assignment, stay: Collection[int], *, with_launches: bool = False
+) -> Assignment:
     """An assignment in which of all tasks that `found` seats only those are seated, where they are there."""
     new = start.copy()
     number: dict[int, int] = {}
     option_of = {launch.node: launch for launch in found.launches}
+    for launch in found.launches if with_launches else ():
+        number[launch.node] = len(new.free)
+        new.launch_idle(launch.option, 1, launch.name)
     for index, seats in sorted(found.seats.items()):
         if index not in stay:
             continue
@@ -201,9 +163,7 @@ def base_for(start: Assignment, found: Assignment, stay: Collection[int]) -> Ass
         for node in seats:
             if node in option_of and node not in number:
                 number[node] = len(new.free)
-                new.launch_idle(option_of[node].option, 1)
-                if option_of[node].name:
-                    new.name(len(new.launches) - 1, str(option_of[node].name))
+                new.launch_idle(option_of[node].option, 1, option_of[node].name)
             own.append(number.get(node, node))
             new.fill(own[-1], job.request.fit[new.kind_of[own[-1]]])
         new.seats[index] = own
@@ -213,16 +173,14 @@ def base_for(start: Assignment, found: Assignment, stay: Collection[int]) -> Ass
     return new
 
 
-def best_try(
-    assignment: Assignment, job: Job, wanted: Mapping[int, int], domains: Iterable[Domain] | None = None
-) -> Try | None:
+def best_try(assignment: Assignment, job: Job, domains: Iterable[Domain] | None = None) -> Try | None:
     """The best domain, or the one that came furthest; None where no domain fits at all. `domains` are those
     that are looked at; by default all.
     """
     if domains is None and job.unconstrained and job.request.one_area:
-        return _best_cluster(assignment, job, wanted)
+        return _best_cluster(assignment, job)
     every = assignment.catalog.domains(job.request)
-    tries = [_try(assignment, job, domain, wanted) for domain in (every if domains is None else domains)]
+    tries = [_try(assignment, job, domain) for domain in (every if domains is None else domains)]
     best = min(tries, key=lambda found: found.rank, default=None)
     if best is None or best.failed is None:
         return best
@@ -230,14 +188,14 @@ def best_try(
     for other in homes_to_try(assignment, job.request):
         assignment.allowed_homes = other
         for domain in every:
-            found = _try(assignment, job, domain, wanted)
+            found = _try(assignment, job, domain)
             found.begin = other
             best = min(best, found, key=lambda found: found.rank)
     assignment.allowed_homes = begin
     return best
 
 
-def _best_cluster(assignment: Assignment, job: Job, wanted: Mapping[int, int]) -> Try | None:
+def _best_cluster(assignment: Assignment, job: Job) -> Try | None:
     """The best domain of a cluster: those first where something is idle, then those where all is launched.
 
     Of the latter the cheapest come first, and only those are tried that may be better than the best so far.
@@ -249,7 +207,7 @@ def _best_cluster(assignment: Assignment, job: Job, wanted: Mapping[int, int]) -
     idle = {
         catalog.kinds[kind].fleet for kind, pile in assignment.idle_by_size.items() if pile
     } | catalog.owing
-    best = _Best(assignment, job, wanted)
+    best = _Best(assignment, job)
     rest: list[Candidate] = []
     for candidate in every:
         if candidate.fleet in idle:
@@ -271,8 +229,8 @@ def _holds(room: int | None, candidate: Candidate) -> int:
 class _Best:
     """The best of the domains that were tried; of equals the first in the order of domains."""
 
-    def __init__(self, assignment: Assignment, job: Job, wanted: Mapping[int, int]) -> None:
-        self.assignment, self.job, self.wanted = assignment, job, wanted
+    def __init__(self, assignment: Assignment, job: Job) -> None:
+        self.assignment, self.job = assignment, job
         self.found: Try | None = None
         self._key: tuple[float, ...] = ()
 
@@ -314,7 +272,7 @@ class _Best:
 
     def look(self, candidate: Candidate) -> None:
         """Try one."""
-        found = _try_plain(self.assignment, self.job, candidate.domain, self.wanted)
+        found = _try_plain(self.assignment, self.job, candidate.domain)
         key = (*found.rank, candidate.index)
         if self.found is None or key < self._key:
             self.found, self._key = found, key
@@ -346,14 +304,14 @@ def open_homes(assignment: Assignment, requests: Iterable[Request]) -> list[tupl
     return found[:MOST_HOMES]
 
 
-def _try(assignment: Assignment, job: Job, domain: Domain, wanted: Mapping[int, int]) -> Try:
+def _try(assignment: Assignment, job: Job, domain: Domain) -> Try:
     if job.unconstrained:
-        return _try_plain(assignment, job, domain, wanted)
-    return Special(assignment, job, domain).run()
+        return _try_plain(assignment, job, domain)
+    return BoundTask(assignment, job, domain).run()
 
 
-def _try_plain(assignment: Assignment, job: Job, domain: Domain, wanted: Mapping[int, int]) -> Try:
-    choice = choose(assignment, job.request, job.ranks, Ground(domain=domain, reuse=job.reuse), wanted)
+def _try_plain(assignment: Assignment, job: Job, domain: Domain) -> Try:
+    choice = allocate(assignment, job.request, job.ranks, SearchArea(domain=domain, reuse=job.reuse))
     seated = job.ranks - choice.short
     return Try(
         domain=domain,
@@ -372,10 +330,10 @@ def seat_partly(assignment: Assignment, job: Job, found: Try) -> dict[int, dict[
     """
     if not job.unconstrained or not found.nodes:
         return {}
-    ground = Ground(domain=found.domain, reuse=job.reuse)
-    choice = choose(assignment, job.request, job.ranks, ground)
+    ground = SearchArea(domain=found.domain, reuse=job.reuse)
+    choice = allocate(assignment, job.request, job.ranks, ground)
     out: dict[int, dict[int, str]] = {}
-    nodes = carry_out(assignment, choice, job.ranks - choice.short)
+    nodes = commit(assignment, choice, job.ranks - choice.short)
     for rank, node in enumerate(sorted(nodes)):
         held = out.setdefault(node, {})
         holder = f"rank/{rank_name(str(job.task.name), job.ask.number(rank))}"

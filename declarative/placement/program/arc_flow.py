@@ -1,5 +1,7 @@
-"""Nodes that are alike, and how they are cut into ranks: in a program, as a flow along their blocks, or
-roughly, by rows that hold however they are cut; and in a solution, with each rank on its node. Pure.
+"""How nodes are cut into ranks: in a program, as a flow along their blocks, or roughly, by rows that hold
+however they are cut; and in a solution, with each rank on its node. Pure.
+
+A rank is an arc as long as it takes blocks (arc-flow: Valério de Carvalho 1999).
 """
 
 from __future__ import annotations
@@ -9,96 +11,9 @@ import functools
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
-from declarative.model.record import struct
-from declarative.placement.catalog import LaunchOption
-from declarative.placement.demand import Area, Job, Request
-from declarative.placement.program import Program
-
-MOST_SINGLE = 8
-"""So many nodes that are alike are told from each other, where that is needed."""
-
-Seat = tuple[Job, int]
-"""A rank of a task."""
-
-
-class Stock(NamedTuple):
-    """Nodes of one kind with as many idle blocks: how many there are, or may be launched."""
-
-    kind: int
-    idle: int
-    most: float
-    option: LaunchOption | None
-    first: int = 0
-    """How many of them come before these…"""
-    single: bool = False
-    """…and whether it is one that is told from the others."""
-
-    @property
-    def source(self) -> object:
-        """Equal for nodes that are told from each other, or not."""
-        return self.option or (self.kind, self.idle)
-
-    def told_apart(self, sources: Collection[object]) -> Iterator[Stock]:
-        """The first nodes each by itself, and the rest of them, if the source is one of `sources`."""
-        count = int(min(self.most, MOST_SINGLE)) if self.source in sources else 0
-        for number in range(count):
-            yield self._replace(most=1, first=number, single=True)
-        if self.most > count:
-            yield self._replace(most=self.most - count, first=count)
-
-
-@struct(slots=True)
-class Piece:
-    """Ranks that take the same number of blocks everywhere."""
-
-    takes: dict[int, int]
-    """Kind → blocks."""
-    reuse: bool
-    """Whether they launch nothing themselves."""
-    seats: list[Seat] = field(default_factory=list)
-
-
-@struct(slots=True)
-class GangGroup:
-    """Tasks that are alike, whose ranks have a domain in common. `parts`: piece → ranks of each task."""
-
-    request: Request
-    parts: dict[int, int]
-    value: float
-    """What one of them is worth, if they may be left out."""
-    spread: str | None = None
-    """The level at which the ranks of each task have to lie apart: then all are one piece, or it is one task.
-    """
-    jobs: list[Job] = field(default_factory=list)
-    seats: dict[int, list[list[Seat]]] = field(default_factory=lambda: defaultdict(list))
-    """Piece → the ranks of each task that are of it."""
-
-
-@struct(slots=True)
-class Class:
-    """Nodes that no rank tells apart."""
-
-    takes: dict[int, int]
-    """Piece → blocks."""
-    areas: frozenset[Area | None]
-    """Where they lie, at each level at which gangs lie together."""
-    maker: str | None
-    stocks: list[int] = field(default_factory=list)
-    sizes: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
-    """Blocks of a rank → the columns that count such ranks."""
-    ends: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Idle blocks → the columns of the nodes that have so many."""
-    rough: bool = False
-    """Whether it is not told how nodes are cut."""
-    arcs: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Column → where the arc begins and ends, the end negative if it is no rank of several blocks; empty if
-    nodes are cut roughly.
-    """
-
+from declarative.placement.program.solver import Program
 
 Balance = dict[int, dict[int, float]]
 """A stop of a flow → the columns that begin (-1) and end (1) there: as much of the one as of the other."""
@@ -139,7 +54,7 @@ def _counts(program: Program, sizes: Sizes, last: int) -> dict[int, float]:
 
 
 def columns_of(program: Program, sizes: Sizes, ends: Ends) -> int:
-    """How many columns `cut` adds."""
+    """How many columns `add_flow` adds."""
     last = max(ends)
     arcs, stops = _extent(tuple(sorted(_counts(program, sizes, last).items())), last)
     return arcs + len(stops.union(ends, (0,))) - 1
@@ -152,7 +67,7 @@ def _extent(counts: tuple[tuple[int, float], ...], last: int) -> tuple[int, froz
     return len(arcs), frozenset(start + size for start, size in arcs)
 
 
-def cut(program: Program, sizes: Sizes, ends: Ends) -> dict[int, tuple[int, int]]:
+def add_flow(program: Program, sizes: Sizes, ends: Ends) -> dict[int, tuple[int, int]]:
     """Say how nodes are cut, as a flow along their blocks: column → where its arc begins and ends, the end
     negative if it is no rank of several blocks.
     """
@@ -164,12 +79,12 @@ def cut(program: Program, sizes: Sizes, ends: Ends) -> dict[int, tuple[int, int]
     cuts: dict[int, dict[int, float]] = {size: {} for size in sizes}
     found: dict[int, tuple[int, int]] = {}
     for start, size in arcs:
-        arc = program.column(0.0, counts[size])
+        arc = program.column(counts[size])
         found[arc] = (start, start + size)
         lead(balance, arc, start, start + size)
         cuts[size][arc] = -1.0
     for start, end in itertools.pairwise(stops):
-        rest = program.column(0.0)
+        rest = program.column()
         found[rest] = (start, -end)
         lead(balance, rest, start, end)
         if 1 in cuts:
@@ -191,7 +106,7 @@ Weights = Mapping[int, float]
 """Blocks → what they weigh, or hold."""
 
 
-def cut_roughly(program: Program, sizes: Sizes, ends: Ends) -> None:
+def add_relaxation(program: Program, sizes: Sizes, ends: Ends) -> None:
     """Add rows that hold however nodes are cut. Not all that keeps to them can be cut, but nearly all."""
     ranks, nodes, last = sorted(sizes), sorted(ends), max(ends)
     _weigh(program, sizes, ends, {size: size for size in ranks}, {at: at for at in nodes})

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from declarative.model.resource import size_order
+from declarative.placement.allocate import DEAR
 from declarative.placement.assignment import UNLIMITED, Assignment
 from declarative.placement.catalog import Home, LaunchOption
-from declarative.placement.cover import DEAR
 from declarative.placement.demand import Fit, Job
 from declarative.placement.problem import Quota
 
@@ -158,7 +158,7 @@ class Targets:
         return best[1] if best else None
 
 
-class Tidy:
+class Consolidation:
     """The seats on new nodes, and what can be done about them."""
 
     def __init__(self, assignment: Assignment) -> None:
