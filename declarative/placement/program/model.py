@@ -31,8 +31,8 @@ MOST_COLUMNS = 20_000
 ROUGH = 24
 """In a relaxed program, it is not said how nodes with more blocks than that are cut."""
 
-SKEW = 1e-3
-"""By how much at most tasks that come later are worth less: of equals, the first are seated."""
+SKEW = 0.4
+"""By so much of a block, in all, tasks that come later are worth less: of equals, the first are seated."""
 
 UNKNOWN = 4
 """What an unknown price counts as: so many times the highest that is known."""
@@ -267,8 +267,8 @@ class PlacementModel:
         for run in self.runs:
             level = run.group.level
             if level is not None and level in factors:
-                skew = 1 - SKEW * order[id(run.group)] / len(order)
-                costs[run.column] = -factors[level] * run.group.jobs[0].weight * skew
+                later = SKEW * order[id(run.group)] / len(order) / len(self.optional)
+                costs[run.column] = later - factors[level] * run.group.jobs[0].weight
         return costs
 
     # What there is
