@@ -258,6 +258,20 @@ def test_the_same_input_gives_the_same_plan():
         assert run(asks, fleets=[fleet(nodes="0..", blocks=8, offers=offers)]) == first
 
 
+@pytest.mark.parametrize("why", ["absent", "too many columns"])
+def test_without_the_program_the_greedy_pass_answers(why, monkeypatch):
+    """And the distance from the least possible is not known."""
+    if why == "absent":
+        monkeypatch.setitem(sys.modules, "highspy._core", None)
+    else:
+        monkeypatch.setattr(solve, "FEW_COLUMNS", 1)
+        monkeypatch.setattr(solve, "MOST_COLUMNS", 1)
+    asks = [ask(name, resources={"gpu": 1}) for name in ("one", "two")]
+    out = run(asks, fleets=[fleet(nodes="0..", blocks="auto", offers=[L4, T4])])
+    assert len(out.choices) == 2
+    assert out.bound is None
+
+
 def test_nothing_is_written_to_the_screen(capfd):
     """HiGHS has a banner."""
     test_an_added_offer_makes_nothing_dearer()
