@@ -219,7 +219,7 @@ def parse(data: object) -> tuple[State, HeldBlocks]:
         printed: StateData = reader(StateData)(data)
         generations = {_address(text): number for text, number in printed.generations.items()}
     except BadDataError as bad:
-        raise _bad(str(bad)) from None
+        raise _bad(f"{bad}{_whose(data, bad)}") from None
     if problem := next(_problems(printed), None):
         raise _bad(problem)
     nodes = printed.nodes.items()
@@ -328,6 +328,16 @@ def _intent_problems(intents: Sequence[IntentData]) -> Iterator[str]:
 
 def _repeated(keys: Iterable[K]) -> Iterator[K]:
     return (key for key, count in Counter(keys).items() if count > 1)
+
+
+def _whose(printed: Any, bad: BadDataError) -> str:
+    """Which record bad data belongs to, where that can be read: a number tells a person little."""
+    part, number = (*reversed(bad.path), "", "")[:2]
+    if part != ".records" or not number.startswith("["):
+        return ""
+    record = printed["records"][int(number.strip("[]"))]
+    address = record.get("address") if isinstance(record, dict) else None
+    return f", of {address}" if isinstance(address, str) else ""
 
 
 def _bad(what: str) -> StateError:
