@@ -27,7 +27,7 @@ class Seating:
     """What one pass came to."""
 
     assignment: Assignment
-    left: list[Job]
+    unseated: list[Job]
     short: dict[str, int] = field(default_factory=dict)
     bound: float | None = None
     """USD an hour that all launches cost at least which seat the same tasks; None if that is not known."""
@@ -48,7 +48,7 @@ class Seating:
     def value(self) -> tuple[object, ...]:
         """What is left out, of higher priority first; then the cost; then the launches."""
         out = dict.fromkeys(self.assignment.catalog.levels, 0)
-        for job in self.left:
+        for job in self.unseated:
             out[job.task.priority] += job.weight
         return (tuple(out.values()), round(self.cost, 6), len(self.assignment.launches))
 

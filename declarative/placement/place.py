@@ -38,9 +38,9 @@ class Placed:
 
     def __init__(self, catalog: Catalog, effort: int = 1) -> None:
         self.catalog, self.effort = catalog, effort
-        self.known = SolverCache()
-        self.found = Search(catalog, effort, self.known).run()
-        self.finished = finish(self.found.assignment)
+        self.cache = SolverCache()
+        self.seating = Search(catalog, effort, self.cache).run()
+        self.finished = finish(self.seating.assignment)
 
     @property
     def used(self) -> frozenset[str]:
@@ -50,7 +50,7 @@ class Placed:
     @property
     def refused(self) -> int:
         """How many ranks have no place."""
-        return sum(job.ranks for job in self.found.left)
+        return sum(job.ranks for job in self.seating.unseated)
 
     def outcome(
         self, about: str | None = None, *, shared: bool = True, seated: Collection[str] | None = None
@@ -58,41 +58,41 @@ class Placed:
         """All of it, with the reasons, and with changes that tasks share if those are wanted. No change takes
         the place of a task that is `seated` in the end, by default of those that are so here.
         """
-        found, finished = self.found, self.finished
+        seating, finished = self.seating, self.finished
         refusals: Sequence[Refusal] = ()
         remedies: Sequence[Remedy] = ()
-        if found.left:
-            sought = ConfirmedChanges(
+        if seating.unseated:
+            changes = ConfirmedChanges(
                 self.catalog,
-                found,
-                self.known,
+                seating,
+                self.cache,
                 self.effort,
                 self._seats,
                 about=about,
                 shared=shared,
                 seated=seated,
             )
-            plan = FinishedPlan(self.catalog, found.assignment, finished)
-            told = RefusalReports(plan, self._may_fit_alone)
-            refusals = told.of(found.left, sought.of, found.proved)
-            remedies = sought.shared
+            plan = FinishedPlan(self.catalog, seating.assignment, finished)
+            reports = RefusalReports(plan, self._may_fit_alone)
+            refusals = reports.of(seating.unseated, changes.of, seating.proved)
+            remedies = changes.shared
         return PlacementOutcome(
             choices=tuple(finished.choices),
             refusals=tuple(sorted(refusals, key=lambda r: (natural(r.task), r.task))),
             remedies=tuple(remedies),
             launches=finished.launches,
-            short_fleets=tuple(sorted(found.short.items())),
+            short_fleets=tuple(sorted(seating.short.items())),
             zones=dict(sorted(finished.zones.items())),
-            bound=found.bound,
+            bound=seating.bound,
         )
 
     def _may_fit_alone(self, catalog: Catalog, job: Job) -> bool:
         """Whether a task finds a place in a catalog if no other is asked for, or may do so."""
-        return Search(catalog, self.effort, self.known).may_seat_alone(job)
+        return Search(catalog, self.effort, self.cache).may_seat_alone(job)
 
     def _seats(self, catalog: Catalog, needed: Collection[int], until: float) -> Collection[int] | None:
         """The tasks that a plan of another catalog seats; None if it takes more work than `until`."""
         try:
-            return Search(catalog, self.effort, self.known, until=until).seated(needed)
+            return Search(catalog, self.effort, self.cache, until=until).seated(needed)
         except TooMuchWorkError:
             return None

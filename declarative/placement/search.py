@@ -76,15 +76,15 @@ class Search:
     def run(self) -> Seating:
         """The best plan that was found."""
         jobs = self.catalog.jobs
-        found = self.fullest(jobs)
-        seated = [job for job in jobs if found.seats(job)]
-        found = replace(self.cheapest(found, seated), proved=found.proved)
-        found = self._ride(found, jobs)
-        found.left = [job for job in jobs if not found.seats(job)]
-        found.assignment.riding = True
-        found.left = seat_all(found.assignment, sorted(found.left, key=order_of))
-        found.left.sort(key=lambda job: job.index)
-        return found
+        seating = self.fullest(jobs)
+        seated = [job for job in jobs if seating.seats(job)]
+        seating = replace(self.cheapest(seating, seated), proved=seating.proved)
+        seating = self._ride(seating, jobs)
+        seating.unseated = [job for job in jobs if not seating.seats(job)]
+        seating.assignment.riding = True
+        seating.unseated = seat_all(seating.assignment, sorted(seating.unseated, key=order_of))
+        seating.unseated.sort(key=lambda job: job.index)
+        return seating
 
     def seated(self, needed: Collection[int] = ()) -> Collection[int]:
         """The tasks that a plan seats, by their index: what they cost does not change that. With `needed`,
@@ -96,9 +96,9 @@ class Search:
         """Whether a task finds a place if no other is asked for; or may do so, if its ranks are not alike,
         it pins no nodes, and it was not proved that there is none.
         """
-        found = self.fullest([job])
-        settled = job.alike or job.task.instances or job.index in found.proved
-        return found.seats(job) or not settled
+        seating = self.fullest([job])
+        settled = job.alike or job.task.instances or job.index in seating.proved
+        return seating.seats(job) or not settled
 
     # Who gets a place
 
@@ -107,50 +107,50 @@ class Search:
         kept = self.start.copy()
         kept.riding = False
         todo = keep_places(kept, sorted(jobs, key=order_of))
-        found = self._greedy(kept, todo)
-        if not found.left:
-            return found
+        seating = self._greedy(kept, todo)
+        if not seating.unseated:
+            return seating
         proved: set[int] = set()
         done: set[int] = set()
         """Tasks that were looked at: no program adds one of them."""
-        while level := self._next_level(found, done):
-            if needed and self._is_settled(found, needed, level[0]):
+        while level := self._next_level(seating, done):
+            if needed and self._is_settled(seating, needed, level[0]):
                 break
             levels = self._factors(todo, level[0])
-            found, none = self._fuller(kept, todo, found, levels)
+            seating, none = self._fuller(kept, todo, seating, levels)
             proved |= none
             done |= {job.index for job in todo if job.task.priority in levels}
         # A node that a task pins may be there later.
         pinned = {job.index for job in jobs if not self.catalog.index.keys() >= set(job.task.instances)}
-        return replace(found, proved=frozenset(proved - pinned))
+        return replace(seating, proved=frozenset(proved - pinned))
 
     def _greedy(self, base: Assignment, todo: Sequence[Job]) -> Seating:
         """One plain pass: the highest priority first, then the large."""
         assignment = base.copy()
         unseated = [job for job in todo if job.index not in assignment.seats]
         self.cache.work += SEAT_WORK * len(unseated)
-        left = seat_all(assignment, unseated)
+        unseated = seat_all(assignment, unseated)
         if assignment.launches:
             Consolidation(assignment).run()
         short = launch_baselines(assignment)
-        if left and assignment.launches:
+        if unseated and assignment.launches:
             # What was launched since may hold those that launch nothing themselves.
-            left = seat_all(assignment, left)
-        return Seating(assignment, left, short)
+            unseated = seat_all(assignment, unseated)
+        return Seating(assignment, unseated, short)
 
-    def _next_level(self, found: Seating, done: Collection[int]) -> tuple[int] | None:
+    def _next_level(self, seating: Seating, done: Collection[int]) -> tuple[int] | None:
         """The highest priority of which a task is left that fits some node and was not looked at."""
-        levels = (job.task.priority for job in found.left if job.request.fit and job.index not in done)
+        levels = (job.task.priority for job in seating.unseated if job.request.fit and job.index not in done)
         level = max(levels, default=None)
         return None if level is None else (level,)
 
-    def _is_settled(self, found: Seating, needed: Collection[int], level: int) -> bool:
+    def _is_settled(self, seating: Seating, needed: Collection[int], level: int) -> bool:
         """Whether all of `needed` are seated, or not, however tasks of this priority and below it are
         seated: a task takes no place from one of a higher priority.
         """
         tasks = {index: self.catalog.jobs[index].task for index in needed}
         lost = any(
-            task.priority > level for index, task in tasks.items() if index not in found.assignment.seats
+            task.priority > level for index, task in tasks.items() if index not in seating.assignment.seats
         )
         return lost or all(task.priority > level for task in tasks.values())
 
@@ -175,7 +175,7 @@ class Search:
         return factors
 
     def _fuller(
-        self, kept: Assignment, todo: Sequence[Job], found: Seating, levels: Mapping[int, float]
+        self, kept: Assignment, todo: Sequence[Job], seating: Seating, levels: Mapping[int, float]
     ) -> tuple[Seating, set[int]]:
         """A plan that seats more of some priorities, if a program finds one; and the tasks of which it was
         proved that none can be added.
@@ -183,49 +183,53 @@ class Search:
         if self.cache.work >= self.until:
             raise TooMuchWorkError
         highest = max(levels)
-        required = [job for job in todo if job.task.priority > highest and found.seats(job)]
+        required = [job for job in todo if job.task.priority > highest and seating.seats(job)]
         optional = [job for job in todo if job.task.priority in levels and job.request.fit]
-        left = [job for job in optional if not found.seats(job)]
-        model = functools.partial(self._model, kept, required, optional, found)
+        unseated = [job for job in optional if not seating.seats(job)]
+        model = functools.partial(self._model, kept, required, optional, seating)
         fill = functools.partial(fullest, cache=self.cache, factors=levels, effort=self.effort, step=0.5)
-        answer = fill(model(), found.assignment)
-        worth = self._worth(found.assignment.seats, optional, levels)
-        best = found
-        for decoded in self._plans(answer, functools.partial(_again, fill, model)):
+        answer = fill(model(), seating.assignment)
+        worth = self._worth(seating.assignment.seats, optional, levels)
+        best = seating
+        for decoded in self._plans(answer, functools.partial(_fill_apart, fill, model)):
             new = self._greedy_on(decoded, todo)
             new_worth = self._worth(new.assignment.seats, optional, levels)
             if new_worth > worth and all(map(new.seats, required)):
                 best, worth = new, new_worth
-        least = min((levels[job.task.priority] * job.weight for job in left), default=1.0)
+        least = min((levels[job.task.priority] * job.weight for job in unseated), default=1.0)
         proved = answer.impossible or -answer.bound < worth + 0.99 * least
         if proved:
             return best, {job.index for job in optional if not best.seats(job)}
         return self._beside(kept, todo, best, levels)
 
     def _beside(
-        self, kept: Assignment, todo: Sequence[Job], found: Seating, levels: Mapping[int, float]
+        self, kept: Assignment, todo: Sequence[Job], seating: Seating, levels: Mapping[int, float]
     ) -> tuple[Seating, set[int]]:
         """The plan with tasks added that fit beside all others of at least their priority; and those that
         do not.
         """
         proved: set[int] = set()
         for level in sorted(levels, reverse=True):
-            left = [j for j in todo if j.task.priority == level and j.request.fit and not found.seats(j)]
-            if not left:
+            unseated = [
+                j for j in todo if j.task.priority == level and j.request.fit and not seating.seats(j)
+            ]
+            if not unseated:
                 continue
-            required = [job for job in todo if job.task.priority >= level and found.seats(job)]
-            model = functools.partial(self._model, kept, required, left, found)
+            required = [job for job in todo if job.task.priority >= level and seating.seats(job)]
+            model = functools.partial(self._model, kept, required, unseated, seating)
             fill = functools.partial(
                 fullest, cache=self.cache, factors={level: 1.0}, effort=self.effort, step=0.5
             )
-            answer = fill(model(), found.assignment)
-            for decoded in self._plans(answer, functools.partial(_again, fill, model)):
+            answer = fill(model(), seating.assignment)
+            for decoded in self._plans(answer, functools.partial(_fill_apart, fill, model)):
                 new = self._greedy_on(decoded, todo)
-                if all(map(new.seats, required)) and sum(map(new.seats, left)) > sum(map(found.seats, left)):
-                    found = new
-            if answer.impossible or -answer.bound < 0.99 * min(job.weight for job in left):
-                proved |= {job.index for job in left}
-        return found, proved
+                if all(map(new.seats, required)) and sum(map(new.seats, unseated)) > sum(
+                    map(seating.seats, unseated)
+                ):
+                    seating = new
+            if answer.impossible or -answer.bound < 0.99 * min(job.weight for job in unseated):
+                proved |= {job.index for job in unseated}
+        return seating, proved
 
     def _greedy_on(self, decoded: Decoded, todo: Sequence[Job]) -> Seating:
         """What a solution seats, with what else can be had beside it: first what the program has a place
@@ -243,13 +247,13 @@ class Search:
         base: Assignment,
         required: Sequence[Job],
         optional: Sequence[Job],
-        found: Seating,
+        seating: Seating,
         *,
         singles: int = 0,
         anywhere: bool = False,
     ) -> PlacementModel:
         """A program for these tasks, in which each fleet launches for itself what can be had."""
-        owed = {name: count - found.short.get(name, 0) for name, count in base.baseline_left.items()}
+        owed = {name: count - seating.short.get(name, 0) for name, count in base.baseline_left.items()}
         baseline = {name: count for name, count in owed.items() if count > 0}
         return PlacementModel(
             base,
@@ -284,60 +288,63 @@ class Search:
 
     # What it costs
 
-    def cheapest(self, found: Seating, jobs: Sequence[Job]) -> Seating:
+    def cheapest(self, seating: Seating, jobs: Sequence[Job]) -> Seating:
         """The same tasks on the cheapest launches, and what they cost at least."""
         kept = self.start.copy()
         kept.riding = False
         todo = keep_places(kept, sorted(jobs, key=order_of))
         plain = self._greedy(kept, todo)
-        if not plain.left and plain.cost <= found.cost:
-            found = replace(plain, left=found.left)
-        if not found.cost:
-            return replace(found, bound=0.0)
-        model = self._model(kept, todo, (), found)
-        answer = cheapest(model, found.assignment, self.cache, effort=self.effort)
+        if not plain.unseated and plain.cost <= seating.cost:
+            seating = replace(plain, unseated=seating.unseated)
+        if not seating.cost:
+            return replace(seating, bound=0.0)
+        model = self._model(kept, todo, (), seating)
+        answer = cheapest(model, seating.assignment, self.cache, effort=self.effort)
         least = answer.bound
-        apart = functools.partial(self._model, kept, todo, (), found, singles=SINGLES)
+        apart = functools.partial(self._model, kept, todo, (), seating, singles=SINGLES)
         for decoded in self._plans(answer, lambda: cheapest(apart(), None, self.cache)):
             new = self._mended(self._greedy_on(decoded, todo), todo)
-            if all(map(new.seats, todo)) and new.cost < found.cost - CENT:
-                found = replace(new, left=found.left)
-        found = self._improved(found, todo, least)
+            if all(map(new.seats, todo)) and new.cost < seating.cost - CENT:
+                seating = replace(new, unseated=seating.unseated)
+        seating = self._improved(seating, todo, least)
         if kept.seats or any(job.ask.prior or job.reuse for job in todo):
-            least = self._least(found, jobs)
-        known = math.isfinite(least) and least <= found.cost + CENT
-        return replace(found, bound=min(max(0.0, least), found.cost) if known else None)
+            least = self._least(seating, jobs)
+        known = math.isfinite(least) and least <= seating.cost + CENT
+        return replace(seating, bound=min(max(0.0, least), seating.cost) if known else None)
 
-    def _least(self, found: Seating, jobs: Sequence[Job]) -> float:
+    def _least(self, seating: Seating, jobs: Sequence[Job]) -> float:
         """What launches cost at least that hold these tasks if none has to stay where it is, and those that
         launch nothing may sit on what is launched for others.
         """
-        model = self._model(self.start, jobs, (), found, anywhere=True)
+        model = self._model(self.start, jobs, (), seating, anywhere=True)
         return lower_bound(model, self.cache, effort=self.effort)
 
-    def _plans(self, answer: ProgramAnswer, again: Callable[[], ProgramAnswer]) -> Iterator[Decoded]:
-        """The plan of an answer; and that of the program that tells nodes from each other, which is asked
-        `again`, if ranks of few tasks were to lie apart and would have shared one.
+    def _plans(self, answer: ProgramAnswer, apart: Callable[[], ProgramAnswer]) -> Iterator[Decoded]:
+        """The plan of an answer; and the plan of `apart`, the program that tells nodes from each other, if
+        ranks of few tasks must lie on different nodes and the first plan puts some on one.
         """
         if answer.decoded is None:
             return
         yield answer.decoded
         jobs = self.catalog.jobs
         if len(jobs) <= EXACT and any(is_spread(jobs[index].task) for index in answer.decoded.unseated):
-            last = again().decoded
+            last = apart().decoded
             if last is not None:
                 yield last
 
-    def _mended(self, found: Seating, todo: Sequence[Job]) -> Seating:
+    def _mended(self, seating: Seating, todo: Sequence[Job]) -> Seating:
         """The plan with those seated that found no place, if a program finds places for them and for some
         tasks that sit where they might (a large neighbourhood: Shaw 1998).
         """
         free = {job.index: job for job in todo}
         for most in MENDED:
-            left = {job.index: job for job in todo if not found.seats(job)}
-            if not left:
+            unseated = {job.index: job for job in todo if not seating.seats(job)}
+            if not unseated:
                 break
-            assignment, kinds = found.assignment, {kind for job in left.values() for kind in job.request.fit}
+            assignment, kinds = (
+                seating.assignment,
+                {kind for job in unseated.values() for kind in job.request.fit},
+            )
 
             def use(
                 node: int, assignment: Assignment = assignment, kinds: set[int] = kinds
@@ -346,20 +353,20 @@ class Search:
                 return kind not in kinds, -assignment.free[node] / self.catalog.kinds[kind].total, node
 
             on = self._on_nodes(assignment, free)
-            again = left | _first([on[node] for node in sorted(on, key=use)], free, most)
-            found = self._seated_again(found, again)[0] or found
-        return found
+            tasks = unseated | _first([on[node] for node in sorted(on, key=use)], free, most)
+            seating = self._reseated(seating, tasks)[0] or seating
+        return seating
 
-    def _improved(self, found: Seating, todo: Sequence[Job], least: float) -> Seating:
+    def _improved(self, seating: Seating, todo: Sequence[Job], least: float) -> Seating:
         """The same tasks on cheaper launches, if programs find some for those on a few nodes: in turns,
         first on the nodes with the most unused cost. Until it costs no more than the `least`, or so.
         """
         free, kinds = {job.index: job for job in todo}, self.catalog.kinds
         skip = columns = 0
         for _ in range(TURNS * self.effort):
-            if found.cost <= least * (1 + ABOVE):
+            if seating.cost <= least * (1 + ABOVE):
                 break
-            assignment = found.assignment
+            assignment = seating.assignment
             on = self._on_nodes(assignment, free)
             launched = {new.node for new in assignment.launches if new.name is None}
 
@@ -370,14 +377,14 @@ class Search:
             order = [on[node] for node in sorted(on.keys() & launched, key=unused)]
             if skip >= len(order) or columns > MOST_IMPROVED * self.effort:
                 break
-            again = _first(order[skip:], free, A_TURN)
-            other, size = self._seated_again(found, again)
+            tasks = _first(order[skip:], free, A_TURN)
+            other, size = self._reseated(seating, tasks)
             columns += size
-            if other and other.cost < found.cost - CENT:
-                found = other
+            if other and other.cost < seating.cost - CENT:
+                seating = other
             else:
-                skip += max(1, len(again) // 4)
-        return found
+                skip += max(1, len(tasks) // 4)
+        return seating
 
     def _on_nodes(self, assignment: Assignment, free: Collection[int]) -> dict[int, set[int]]:
         """Node → those of the `free` tasks that sit there, by their index."""
@@ -387,49 +394,49 @@ class Search:
                 on.setdefault(node, set()).add(index)
         return on
 
-    def _seated_again(self, found: Seating, again: Mapping[int, Job]) -> tuple[Seating | None, int]:
+    def _reseated(self, seating: Seating, tasks: Mapping[int, Job]) -> tuple[Seating | None, int]:
         """The plan with some tasks seated anew by a program, all others as they are; None if it finds no
         place for one of them. And how large the program is.
         """
-        base = base_for(self.start, found.assignment, found.assignment.seats.keys() - again.keys())
+        base = base_for(self.start, seating.assignment, seating.assignment.seats.keys() - tasks.keys())
         base.riding = False
-        model = self._model(base, [again[index] for index in sorted(again)], (), found)
+        model = self._model(base, [tasks[index] for index in sorted(tasks)], (), seating)
         decoded = cheapest(model, None, self.cache, quick=True).decoded
         if decoded is None or decoded.unseated:
             return None, model.size
         new = decoded.assignment
         Consolidation(new).run()
-        left = [job for job in found.left if job.index not in again]
-        return Seating(new, left, launch_baselines(new)), model.size
+        unseated = [job for job in seating.unseated if job.index not in tasks]
+        return Seating(new, unseated, launch_baselines(new)), model.size
 
     # Who rides along
 
-    def _ride(self, found: Seating, jobs: Sequence[Job]) -> Seating:
+    def _ride(self, seating: Seating, jobs: Sequence[Job]) -> Seating:
         """The plan with tasks that launch nothing on what is launched for others: these move where that
         makes room, and each node keeps one of them.
         """
-        guests = [job for job in jobs if job.reuse and job.request.fit and not found.seats(job)]
-        if not guests or not found.assignment.launches:
-            return found
-        kept = {job.index for job in jobs if job.ask.prior and self._stays_whole(job, found)}
-        base = base_for(self.start, found.assignment, kept, with_launches=True)
+        guests = [job for job in jobs if job.reuse and job.request.fit and not seating.seats(job)]
+        if not guests or not seating.assignment.launches:
+            return seating
+        kept = {job.index for job in jobs if job.ask.prior and self._stays_whole(job, seating)}
+        base = base_for(self.start, seating.assignment, kept, with_launches=True)
         base.fleet_room = dict.fromkeys(base.fleet_room, 0)
-        hosts = [job for job in jobs if found.seats(job) and job.index not in kept]
+        hosts = [job for job in jobs if seating.seats(job) and job.index not in kept]
         levels = self._factors(guests, max(job.task.priority for job in guests))
         model = PlacementModel(base, hosts, guests, baseline={}, stays=self._stays(base, hosts))
         answer = fullest(model, None, self.cache, levels, effort=self.effort, step=0.5)
         if answer.decoded is None or not all(job.index in answer.decoded.assignment.seats for job in hosts):
-            return found
+            return seating
         assignment = answer.decoded.assignment
         self._send_away_alone(assignment)
-        assignment.fleet_room = dict(found.assignment.fleet_room)
+        assignment.fleet_room = dict(seating.assignment.fleet_room)
         rides = any(job.index in assignment.seats for job in guests)
-        return replace(found, assignment=assignment) if rides else found
+        return replace(seating, assignment=assignment) if rides else seating
 
-    def _stays_whole(self, job: Job, found: Seating) -> bool:
+    def _stays_whole(self, job: Job, seating: Seating) -> bool:
         """Whether a seated task is where it was: a node that it had may be gone, or take no work."""
         had = [self.catalog.index.get(name) for _, (name, _) in sorted(job.ask.prior.items())]
-        return bool(had) and had == found.assignment.seats.get(job.index)
+        return bool(had) and had == seating.assignment.seats.get(job.index)
 
     def _send_away_alone(self, assignment: Assignment) -> None:
         """Leave out tasks that launch nothing where nobody else sits on a launched node: it would be
@@ -452,21 +459,21 @@ class Search:
             assignment.unseat(self.catalog.jobs[index])
 
 
-def _again(fill: Callable[..., ProgramAnswer], model: Callable[..., PlacementModel]) -> ProgramAnswer:
+def _fill_apart(fill: Callable[..., ProgramAnswer], model: Callable[..., PlacementModel]) -> ProgramAnswer:
     """The answer of the program that tells nodes from each other."""
     return fill(model(singles=SINGLES), None)
 
 
 def _first(order: Iterable[Collection[int]], free: Mapping[int, Job], most: int) -> dict[int, Job]:
     """The first tasks, node by node, until they have so many ranks."""
-    again: dict[int, Job] = {}
+    tasks: dict[int, Job] = {}
     ranks = 0
     for here in order:
         if ranks >= most:
             break
-        ranks += sum(free[index].ranks for index in set(here) - again.keys())
-        again |= {index: free[index] for index in here}
-    return again
+        ranks += sum(free[index].ranks for index in set(here) - tasks.keys())
+        tasks |= {index: free[index] for index in here}
+    return tasks
 
 
 def order_of(job: Job) -> tuple[object, ...]:

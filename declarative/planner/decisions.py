@@ -283,7 +283,7 @@ def _placed_once(
         asks = [_ask(request, decision, avoiding.get(decision.name, ())) for decision in runs]
         catalog = Catalog(asks, nodes, fleets.rules(), volumes)
         placed = Placed(catalog, request.effort)
-        refused = [str(job.task.name) for job in placed.found.left if job.task.name in avoiding]
+        refused = [str(job.task.name) for job in placed.seating.unseated if job.task.name in avoiding]
         if not refused:
             return catalog, placed
         for name in refused:

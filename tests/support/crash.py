@@ -1,4 +1,4 @@
-"""Kills the command at each of its writes in turn, and runs it again: a program for test_e2e_faults.
+"""Kills the command at each of its writes in turn, and runs it again: a program that tests of crashes start.
 
     crash.py DIR apply|destroy|cleanup write|begin
 

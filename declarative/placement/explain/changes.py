@@ -451,7 +451,7 @@ class ConfirmedChanges:
         self.placed = set(seating.assignment.seats)
         if seated is not None:
             self.placed = {job.index for job in catalog.jobs if job.task.name in seated}
-        refused = [job for job in seating.left if job.index not in self.placed]
+        refused = [job for job in seating.unseated if job.index not in self.placed]
         closer = CLOSER if about else 1
         few = len(catalog.jobs) <= EXACT
         scale = effort * (1 if few else min(TIMES, max(FEWER, len(catalog.jobs) / MANY)))
