@@ -13,30 +13,23 @@ gap lasts only moments.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
-from dataclasses import field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from declarative.apply.backend_client import BackendClient
 from declarative.apply.backends import Backends
-from declarative.apply.graph_walk import InterruptedApplyError, Listener
+from declarative.apply.graph_walk import InterruptedApplyError
 from declarative.apply.parallel import NODES_AT_ONCE, side_by_side
+from declarative.apply.tools import KnownPaths, Tools
 from declarative.model.inputs import RankInputs, knows_siblings
-from declarative.model.record import struct
 from declarative.model.spec import StartupOrder
 from declarative.model.state import Address, Record, State, attempt_id, rank_name
 from declarative.model.status import PREPARING, WAITING, RankState, RankStatus
 from declarative.planner.hosts import MEET_HINT, addresses_of, no_meeting
 from declarative.provider import ProviderError
 from declarative.provider.optional import Gang, Seat
-from declarative.retry import Policy, call
-from declarative.store import StateError
-
-if TYPE_CHECKING:
-    from declarative.store import Writer
+from declarative.retry import call
 
 GATE_SECONDS = 3600
 """The longest wait of a prepared rank; it is longer than any command that would release it."""
@@ -46,37 +39,6 @@ PREPARE_LIMIT = 1800.0
 
 T = TypeVar("T")
 _RankCall = Callable[[Record, Sequence[str]], Mapping[str, RankStatus | None]]
-
-
-Known = MutableMapping[tuple[str, str], str | None]
-"""(node, address) → why the address cannot be reached from there; None if nothing is against it."""
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class Tools:
-    """The tools for carrying out actions."""
-
-    writer: Writer
-    backends: Backends
-    environ: Mapping[str, str]
-    now: Callable[[], float]
-    stopping: threading.Event
-    listener: Listener
-    policy: Policy = Policy()
-    reached: Known = field(default_factory=dict)
-    """(node, address) → why the node cannot reach it, for those that were asked."""
-    late: set[Address] = field(default_factory=set)
-    """Nodes that were waited for in vain, or have failed: `run` deletes them."""
-    faults: list[StateError] = field(default_factory=list)
-    """What kept the command from ending its work after the plan's actions."""
-
-    @contextmanager
-    def noting_faults(self) -> Iterator[None]:
-        """Note that the state is lost, as with its lock, and go on without the rest."""
-        try:
-            yield
-        except StateError as error:
-            self.faults.append(error)
 
 
 def is_gang(inputs: RankInputs) -> bool:
@@ -224,7 +186,7 @@ class PeerError(Exception):
         self.hint = HINT
 
 
-def check_peers(inputs: RankInputs, state: State, backends: Backends, known: Known) -> None:
+def check_peers(inputs: RankInputs, state: State, backends: Backends, known: KnownPaths) -> None:
     """`PeerError` if nodes of the gang have no addresses of their own, or one is known not to reach rank 0's.
 
     `inputs` are those of one of its ranks. `known` answers are not asked for again.

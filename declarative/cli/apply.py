@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from declarative.apply.graph_walk import ActionResult
     from declarative.apply.retry_schedule import Due
     from declarative.cli.run_output import RunOutput
+    from declarative.converge.planning import RunOptions
     from declarative.converge.ports import RunOutcome
-    from declarative.converge.run import Run, RunOptions
+    from declarative.converge.run import Run
     from declarative.model.resource import Desired
     from declarative.model.spec.policy import PlanKey
     from declarative.planner.plan import Plan
@@ -244,7 +245,7 @@ def _apply_saved(session: ProjectSession, file: str, options: Mapping[str, Any],
 
 def _run_options(options: Mapping[str, Any], **more: Any) -> RunOptions:
     """The options of the command line that a run knows."""
-    from declarative.converge.run import RunOptions
+    from declarative.converge.planning import RunOptions
 
     return RunOptions(
         requested=frozenset(options.get("requested", ())),

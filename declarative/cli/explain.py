@@ -21,7 +21,6 @@ from declarative.cli.options import (
     work_option,
 )
 from declarative.cli.output import emit, out_style, say, show_paged
-from declarative.cli.plan import observe
 from declarative.converge.project import ProjectSession
 from declarative.converge.selection import part_of
 from declarative.model.diagnostic import InvalidError, failed, has_errors
@@ -90,16 +89,18 @@ def _explain(
     max_work: int | None,
 ) -> tuple[Answer, tuple[Diagnostic, ...]]:
     """The answer, and the diagnostics of the plan."""
+    from declarative.converge.planning import observe
     from declarative.model.diagnostic import in_order
     from declarative.planner.decisions import PlanRequest
     from declarative.planner.explain import Explainer
 
     kind, name = _parse(target)
-    desired, renames, _, observation = observe(session, requested, offline=offline)
+    source = observe(session, requested, offline=offline)
+    desired, recorded, inventory = source.desired, source.recorded, source.inventory
     asked = PlanRequest(
         desired=desired,
-        recorded=renames.state,
-        inventory=observation.inventory,
+        recorded=recorded,
+        inventory=inventory,
         now=session.clock(),
         requested=frozenset(requested),
         reuse=reuse,
@@ -108,10 +109,8 @@ def _explain(
     )
     explainer = Explainer(asked, allowed_work(max_work, offline=offline))
     spent = session.state.open(desired, offline=offline).spent()
-    plan = part_of(
-        lambda **_: explainer.plan, desired, renames.state, observation.inventory, ((), ()), spent=spent
-    )
-    diagnostics = in_order((*session.warnings, *renames.diagnostics, *plan.diagnostics))
+    plan = part_of(lambda **_: explainer.plan, desired, recorded, inventory, ((), ()), spent=spent)
+    diagnostics = in_order((*session.warnings, *source.renames.diagnostics, *plan.diagnostics))
     if not explainer.feasible:
         raise InvalidError(diagnostics)
     return _answer(explainer, kind, name), diagnostics

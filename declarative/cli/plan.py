@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,18 +27,13 @@ from declarative.cli.options import (
 from declarative.cli.output import out_style, say, show_paged
 from declarative.cli.reports import Reports, report_options
 from declarative.converge.project import ProjectSession
-from declarative.converge.selection import allowing, check_requested, part_of
 from declarative.language.source import no_collections
 from declarative.model.diagnostic import InvalidError, failed
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from declarative.apply.backend_look import Observation
-    from declarative.apply.backends import Backends
-    from declarative.model.resource import Desired
     from declarative.planner.plan import Plan
-    from declarative.store.rename import Declared
 
 EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "error": 1}
 
@@ -157,7 +149,7 @@ def drift_command(session: ProjectSession, *, as_json: bool, reports: Reports, n
     do about it.
     """
     reports.check(as_json=as_json)
-    plan = compute(session, offline=False, requested=(), refresh_only=True)
+    plan = compute(session, offline=False, refresh_only=True)
     reports.write(plan)
     if reports.printed == "text":
         say(plan.diagnostics)
@@ -180,93 +172,33 @@ def compute(
     session: ProjectSession,
     *,
     offline: bool,
-    requested: tuple[str, ...],
-    reuse: bool = False,
-    effort: int = 1,
-    allow_unplaced: bool | None = None,
+    requested: tuple[str, ...] = (),
     assume_empty: bool = False,
-    new_state: bool = False,
     max_work: int | None = None,
     out: str | None = None,
     sign: str | None = None,
-    targets: tuple[str, ...] = (),
-    excludes: tuple[str, ...] = (),
-    refresh_only: bool = False,
+    **options: Any,
 ) -> Plan:
-    """The plan of the project as it is now, saved in the file `out` if it has no errors, signed by a key."""
-    from declarative.apply.preflight import foresee
-    from declarative.model.diagnostic import in_order
-    from declarative.planner.make import make_plan, make_refresh_plan
+    """The plan of the project as it is now, saved in the file `out` if it has no errors, signed by a key.
+    `options` are further ones of `RunOptions`.
+    """
+    from declarative.converge.planning import RunOptions, preview
 
     key = _check_out(out, sign, offline=offline)
     if assume_empty and not offline:
         raise failed("usage", "`--assume-empty` reads no state, and a plan needs it", "add `--offline`")
-    check_refresh(refresh_only, (requested, targets, excludes, reuse, out, offline))
-    desired, renames, backends, observation = observe(
-        session, requested, offline=offline, assume_empty=assume_empty, rename=not refresh_only
-    )
-    state = renames.state
-    if refresh_only:
-        plan = make_refresh_plan(desired, state, observation.inventory, session.clock())
-    else:
-        replaced, work = frozenset(requested), allowed_work(max_work, offline=offline)
-        planned = partial(
-            make_plan,
-            desired,
-            state,
-            observation.inventory,
-            session.clock(),
-            requested=replaced,
-            reuse=reuse,
-            effort=effort,
-            max_work=work,
-        )
-        spent = None if assume_empty else session.state.open(desired, offline=offline).spent()
-        plan = part_of(planned, desired, state, observation.inventory, (targets, excludes), spent=spent)
-        plan = allowing(replace(plan, scope=replace(plan.scope, moved=renames.moved)), allow_unplaced)
-    if not offline:
-        plan = foresee(plan, backends, desired.places, state, new_state=new_state)
-    diagnostics = in_order((*session.warnings, *renames.diagnostics, *plan.diagnostics))
-    plan = replace(
-        plan,
-        origin=session.origin(desired),
-        diagnostics=diagnostics,
-        basis=replace(plan.basis, offline=offline),
+    run_options = RunOptions(requested=frozenset(requested), **options)
+    changing = (requested, run_options.targets, run_options.excludes, run_options.reuse, out, offline)
+    check_refresh(run_options.refresh_only, changing)
+    max_work = allowed_work(max_work, offline=offline)
+    plan, source = preview(
+        session, run_options, offline=offline, assume_empty=assume_empty, max_work=max_work
     )
     if out is not None and plan.result != "error":
         from declarative.cli.plan_files import save
 
-        save(session, out, (plan, desired, state, observation.inventory), key)
+        save(session, out, plan, source, key)
     return plan
-
-
-def observe(
-    session: ProjectSession,
-    requested: Iterable[str],
-    *,
-    offline: bool,
-    assume_empty: bool = False,
-    rename: bool = True,
-) -> tuple[Desired, Declared, Backends, Observation]:
-    """The declaration, the records (under the names that `moved` gives), and what is there."""
-    from declarative.apply.backend_look import look
-    from declarative.model.spec.project import Moves
-    from declarative.model.state import State
-    from declarative.planner.hosts import hosts_of
-    from declarative.planner.offers import may_rehearse
-    from declarative.store.rename import as_declared
-
-    desired = session.load(look="contents").desired
-    recorded = State() if assume_empty else session.state.open(desired, offline=offline, own=True).read()
-    renames = as_declared(recorded, desired.project.moved if rename else Moves(), desired.places)
-    state = renames.state
-    check_requested(requested, desired, state)
-    if not assume_empty:
-        session.state.check_moved(desired)
-    backends = session.backends(desired, state)
-    backends.only_plans = True
-    hosts, gpus = hosts_of(desired, state), may_rehearse(desired, state)
-    return desired, renames, backends, look(state, backends, hosts=hosts, offline=offline, gpus=gpus)
 
 
 def _check_out(name: str | None, sign: str | None, *, offline: bool) -> Ed25519PrivateKey | None:

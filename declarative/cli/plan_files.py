@@ -39,11 +39,9 @@ from declarative.model.spec.policy import PlanKey
 from declarative.planner.saved_plan import SavedPlan, dump, load
 
 if TYPE_CHECKING:
+    from declarative.converge.planning import PlanSource
     from declarative.converge.project import ProjectSession
     from declarative.model.manifest import Manifest
-    from declarative.model.resource import Desired
-    from declarative.model.state import State
-    from declarative.planner.inventory import Inventory
     from declarative.planner.plan import Plan
 
 VARIABLE = "FLEETFORM_SIGNED_BY"
@@ -246,7 +244,8 @@ def check_target(name: str) -> None:
 def save(
     session: ProjectSession,
     name: str,
-    planned: tuple[Plan, Desired, State, Inventory],
+    plan: Plan,
+    source: PlanSource,
     key: Ed25519PrivateKey | None = None,
 ) -> None:
     """Put a plan with all that `apply` needs into a file of mode 0600, in one step; then its signature beside
@@ -255,10 +254,10 @@ def save(
     from declarative.planner.facts import facts_used
     from declarative.render.data import iso
 
-    plan, desired, state, inventory = planned
+    desired = source.desired
     saved = SavedPlan(
         plan=plan,
-        facts=facts_used(plan, state, inventory),
+        facts=facts_used(plan, source.recorded, source.inventory),
         backends=desired.backends,
         tasks=tuple(sorted(desired.tasks)),
         files=_files_of(plan, session.files),

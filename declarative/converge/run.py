@@ -13,80 +13,39 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from typing import Any
 
 from declarative.apply.backend_look import Observation, look
 from declarative.apply.backends import Backends
-from declarative.apply.gate import Tools, release_all, waiting
+from declarative.apply.gate import release_all, waiting
 from declarative.apply.graph_walk import ActionResult
 from declarative.apply.launch import missing_env
 from declarative.apply.open_intents import clear, taken_up, unwanted
 from declarative.apply.preflight import foresee
 from declarative.apply.retry_schedule import Lack, broken_starts, lacking, resized
 from declarative.apply.settle import check_vanished, note_lost, refresh, settle
+from declarative.apply.tools import Tools
+from declarative.converge.planning import PlanSource, RunOptions, plan_from
 from declarative.converge.ports import INTERRUPTED, ActionPermit, Consent, Observer, RunOutcome
 from declarative.converge.project import ProjectSession
-from declarative.converge.selection import allowing, check_requested, part_of
+from declarative.converge.selection import check_requested
 from declarative.converge.state_access import of_state
-from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, in_order
+from declarative.model.diagnostic import Diagnostic, InvalidError, Severity
 from declarative.model.inputs import RankInputs
-from declarative.model.record import struct
 from declarative.model.resource import Desired
 from declarative.model.state import Address, State
-from declarative.planner.approval import PlanDigest, approval_of, as_approved, differences
+from declarative.planner.approval import approval_of, as_approved, differences
 from declarative.planner.facts import stopped_by_now
 from declarative.planner.hosts import hosts_of
 from declarative.planner.inventory import Inventory, observed_state
-from declarative.planner.make import make_plan, make_refresh_plan
+from declarative.planner.make import make_refresh_plan
 from declarative.planner.offers import may_rehearse
 from declarative.planner.plan import Plan, adopted_id
-from declarative.spans import named
 from declarative.store import StateError, Store, Writer
 from declarative.store.backup import keep_before
 from declarative.store.rename import Declared, RenameMap, as_declared
 
 MOST_DIFFERENCES = 100
 """Differences from an approved plan that are named; the rest are counted."""
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """The options of a run, beside what is declared."""
-
-    requested: frozenset[str] = frozenset()
-    """The addresses to replace although nothing changed."""
-    targets: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
-    reuse: bool = False
-    effort: int = 1
-    allow_unplaced: bool | None = None
-    new_state: bool = False
-    refresh_only: bool = False
-    accept_vanished: bool = False
-    parallelism: int = 8
-    follows: bool = False
-    """Whether the command follows the tasks, and tries failed starts again by itself."""
-    approved: PlanDigest | None = None
-    """The plan that was approved: no other one is carried out."""
-    earlier: tuple[PlanDigest, ...] = ()
-    """Plans that were approved before, and of which something may be left; the oldest first."""
-    next_try: str = "the next `fleetform apply` tries again"
-    """Who starts a task whose start failed."""
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class SettledLook:
-    """The result of a look, after what happened by itself was recorded."""
-
-    before: State
-    """The records before that."""
-    recorded: State
-    """The records now, under the names that the declaration gives, and things that are gone."""
-    inventory: Inventory
-    backends: Backends
-    renames: Declared
-    lost: Collection[Address]
-    """The volumes that were found to be gone."""
 
 
 class Run:
@@ -138,7 +97,7 @@ class Run:
 
     # ------------------------------------------------------------------------------------ look and plan
 
-    def look_and_settle(self, writer: Writer) -> SettledLook:
+    def look_and_settle(self, writer: Writer) -> PlanSource:
         """Look at what is there, and record what happened by itself."""
         state = writer.state()
         backends = self.session.backends(self.desired, state)
@@ -160,13 +119,12 @@ class Run:
         if renames.moved:
             backends, recorded = self.under_new_names(renames)
             inventory = look(recorded, backends, hosts=hosts_of(self.desired, recorded), gpus=gpus).inventory
-        return SettledLook(
-            before=state,
+        return PlanSource(
+            desired=self.desired,
             recorded=recorded,
             inventory=inventory,
             backends=backends,
             renames=renames,
-            lost=observation.inventory.lost,
         )
 
     def make_plan(
@@ -177,47 +135,26 @@ class Run:
         permit: ActionPermit | None = None,
         timed: Callable[[Callable[[float], Plan]], Plan] | None = None,
     ) -> Plan:
-        """Look, record what happened by itself, and plan: with a `permit`, only what it chooses. `timed`
-        calls the planner with its own time.
-        """
-        settled = self.look_and_settle(writer)
-        desired, recorded, inventory = self.desired, settled.recorded, settled.inventory
-        check_requested(requested, desired, recorded)
-
-        def planned(**changes: Any) -> Plan:
-            def plan_at(now: float) -> Plan:
-                return named("plan")(make_plan)(
-                    desired,
-                    recorded,
-                    inventory,
-                    now,
-                    requested=requested,
-                    destroy=self.doing == "destroy",
-                    reuse=self.options.reuse,
-                    effort=self.options.effort,
-                    **changes,
-                )
-
-            return timed(plan_at) if timed else plan_at(self.now())
-
-        plan = part_of(
-            planned,
-            desired,
-            recorded,
-            inventory,
-            (self.options.targets, self.options.excludes),
-            spent=self.store.spent(),
-            among="that is recorded" if self.doing == "destroy" else "in this project",
+        """Look, record what happened by itself, and plan: with a `permit`, only what it chooses."""
+        source = self.look_and_settle(writer)
+        recorded, inventory = source.recorded, source.inventory
+        check_requested(requested, self.desired, recorded)
+        plan = plan_from(
+            source,
+            replace(self.options, requested=requested),
+            self.now,
+            self.store.spent(),
+            destroy=self.doing == "destroy",
+            timed=timed,
         )
-        plan = replace(plan, scope=replace(plan.scope, moved=settled.renames.moved))
-        plan = allowing(plan, self.options.allow_unplaced)
         if permit:
             plan = permit.choose(plan, observed_state(recorded, inventory), writer)
         if not self.options.accept_vanished:
-            check_vanished(settled.renames.state, inventory, plan.actions)
-        note_lost(writer, settled.before, settled.lost, self.now)
-        plan = replace(plan, diagnostics=in_order((*settled.renames.diagnostics, *plan.diagnostics)))
-        return foresee(plan, settled.backends, desired.places, recorded, new_state=self.options.new_state)
+            check_vanished(source.renames.state, inventory, plan.actions)
+        if self.observation:
+            note_lost(writer, self.looked_from, self.observation.inventory.lost, self.now)
+        new_state = self.options.new_state
+        return foresee(plan, source.backends, self.desired.places, recorded, new_state=new_state)
 
     def check_vanished(self, state: State, inventory: Inventory) -> None:
         """`VanishedError` if so much is gone that the user has to confirm it, whatever is planned."""

@@ -14,8 +14,9 @@ from declarative.apply.graph_walk import ActionResult
 from declarative.apply.launch import missing_env
 from declarative.apply.outages import PATIENT, Outages
 from declarative.apply.polls import PollRounds
+from declarative.converge.planning import RunOptions
 from declarative.converge.project import ProjectSession
-from declarative.converge.run import Run, RunOptions
+from declarative.converge.run import Run
 from declarative.converge.state_access import of_state
 from declarative.model.diagnostic import Diagnostic, InvalidError, Severity
 from declarative.model.resource import Desired
@@ -23,11 +24,11 @@ from declarative.model.state import State
 from declarative.model.status import Outage
 from declarative.planner.hosts import hosts_of
 from declarative.planner.plan import Plan
-from declarative.reconcile.calm import Calm, Marks, lasts, marks_of, settled
 from declarative.reconcile.checkout import Checkout
 from declarative.reconcile.moment import Moment
 from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest, refused
 from declarative.reconcile.ports import LoopObserver, RunObserver
+from declarative.reconcile.repeatable import Marks, RepeatableRound, lasts, marks_of, settled
 from declarative.reconcile.round import Round, Stop, Wait, left_alone, unplaced
 from declarative.reconcile.watched_files import WatchedFiles
 from declarative.render.views import status_view
@@ -226,7 +227,7 @@ class RoundRun:
             for gpu, uuid, percent in status.gpus
         }
 
-    def calm(self, done: Round) -> Calm | None:
+    def as_repeatable(self, done: Round) -> RepeatableRound | None:
         """The round as one to repeat, if it left nothing to do."""
         plan, after, seal, moment = self._whole, self.after, self._seal, self._moment
         observation = self.run.observation
@@ -242,7 +243,7 @@ class RoundRun:
         since, seconds = float.__float__(moment), lasts(observation, after)
         if seconds is None:
             return None
-        return Calm(
+        return RepeatableRound(
             desired=self.desired,
             policy=self.rounds.session.policy(),
             store=self.run.store,
@@ -307,7 +308,7 @@ class Rounds:
         self._polls: PollRounds | None = None
         self._known: State | None = None
         """The state after the last round; None if it did not get that far."""
-        self._calm: Calm | None = None
+        self._repeatable: RepeatableRound | None = None
         """The last whole round, if it left nothing to do."""
 
     # ------------------------------------------------------------------------------------- when
@@ -410,13 +411,13 @@ class Rounds:
         )
 
     def _round(self, desired: Desired) -> Round:
-        calm, self._calm = self._calm, None
-        if calm is not None and self.leads() and not self.outages.list():
-            if calm.holds(desired, self.session.policy(), self.session.clock()):
-                self._calm = self._recorded(calm)
-            if self._calm is not None:
-                self._known, self.code = self._calm.state, 0
-                return self._calm.repeated()
+        last, self._repeatable = self._repeatable, None
+        if last is not None and self.leads() and not self.outages.list():
+            if last.holds(desired, self.session.policy(), self.session.clock()):
+                self._repeatable = self._recorded(last)
+            if self._repeatable is not None:
+                self._known, self.code = self._repeatable.state, 0
+                return self._repeatable.repeated()
         with self._observer.round() as observer:
             work = RoundRun(self, desired, observer)
             store = work.run.store
@@ -442,34 +443,34 @@ class Rounds:
         self._observer.errors(work.errors)
         self.rests = done.plan is not None and not done.plan.actions
         if self.code == 0 and not (self.lost or self.refused or self.outages.list()):
-            self._calm = work.calm(done)
+            self._repeatable = work.as_repeatable(done)
         return done
 
-    def _recorded(self, calm: Calm) -> Calm | None:
+    def _recorded(self, last: RepeatableRound) -> RepeatableRound | None:
         """The same, with a record that nodes were seen once more, where that is due; None if something has
         changed meanwhile.
         """
         now = self.session.clock()
-        if now < calm.due:
-            return calm
+        if now < last.due:
+            return last
         try:
-            with self.locked(calm.store) as writer:
-                if not self.leads() or calm.store.seal() != calm.seal:
+            with self.locked(last.store) as writer:
+                if not self.leads() or last.store.seal() != last.seal:
                     return None
-                state = writer.observe_again(time.time(), calm.state)
+                state = writer.observe_again(time.time(), last.state)
                 writer.seal()
-                seal = calm.store.seal()
+                seal = last.store.seal()
         except StateError as error:
             if error.code != "locked":
                 raise
-            return calm  # a person's command goes first
-        status = status_view(calm.desired, state)
+            return last  # a person's command goes first
+        status = status_view(last.desired, state)
         return replace(
-            calm,
+            last,
             state=state,
             seal=seal or "",
             due=now + SEEN_ANEW,
-            round=replace(calm.round, status=status, epoch=writer.lease.epoch),
+            round=replace(last.round, status=status, epoch=writer.lease.epoch),
         )
 
     def _failed(self, diagnostics: tuple[Diagnostic, ...]) -> Round:

@@ -12,7 +12,8 @@ import pytest
 from declarative.cli import apply as cli_apply
 from declarative.cli.run_output import RunOutput
 from declarative.converge import run as converge_run
-from declarative.converge.run import Run, RunOptions
+from declarative.converge.planning import RunOptions
+from declarative.converge.run import Run
 from declarative.model.resource import Desired
 from declarative.planner.inventory import Inventory
 

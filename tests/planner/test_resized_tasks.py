@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from declarative.apply.launch import launch_of
 from declarative.apply.retry_schedule import lacking
 from declarative.apply.stops import stops
-from declarative.converge.run import Run, RunOptions
+from declarative.converge.planning import RunOptions
+from declarative.converge.run import Run
 from declarative.model.state import Address
 from declarative.model.status import WAITING, RankState, RankStatus
 from declarative.planner.permit import causes_of

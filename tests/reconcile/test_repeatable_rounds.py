@@ -1,6 +1,6 @@
 """When a loop may repeat its last round: each condition by itself.
 
-`test_calm_rounds` has the loop, and all changes that end its calm.
+`test_repeated_rounds` has the loop, and all changes that end its calm.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from declarative.model.state import Address, Intent, Record, Spent, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness, Silence
 from declarative.planner.inventory import Inventory
 from declarative.provider import TransientError, TransientKind
-from declarative.reconcile.calm import Calm, lasts, marks_of, settled
 from declarative.reconcile.moment import Moment
+from declarative.reconcile.repeatable import RepeatableRound, lasts, marks_of, settled
 from declarative.reconcile.round import Round
 from declarative.store.records import SEEN_ANEW
 from tests.planner.test_permit import PAIR, wanted
@@ -76,7 +76,7 @@ def calm(**more: Any) -> Any:
         "due": 150.0,
         "round": None,
     }
-    return Calm(**{**base, **more})
+    return RepeatableRound(**{**base, **more})
 
 
 def test_it_holds_while_each_of_its_conditions_does() -> None:
@@ -105,8 +105,8 @@ def test_it_ends_when_a_rank_cannot_be_asked(monkeypatch, fault: bool) -> None:
             raise TransientError(TransientKind.BUSY, "no answer")
         return {}
 
-    monkeypatch.setattr("declarative.reconcile.calm.poll", poll)
-    monkeypatch.setattr("declarative.reconcile.calm.running", lambda _: {"local": [NODE]})
+    monkeypatch.setattr("declarative.reconcile.repeatable.poll", poll)
+    monkeypatch.setattr("declarative.reconcile.repeatable.running", lambda _: {"local": [NODE]})
     one = calm()
     assert one.holds(one.desired, "policy", 150.0) is not fault
 

@@ -237,9 +237,9 @@ def test_after_any_changes_a_loop_plans_as_a_cold_command(tmp_path_factory, chan
         for change, at_rest in changes:
             for _ in range(20 if at_rest else 0):
                 loop.step(5)
-                if loop.rounds._calm:
+                if loop.rounds._repeatable:
                     break
-            event(f"before {change}: {'calm' if loop.rounds._calm else 'not calm'}")
+            event(f"before {change}: {'calm' if loop.rounds._repeatable else 'not calm'}")
             try:
                 CHANGES[change](made)
             except (OSError, ValueError, AssertionError):

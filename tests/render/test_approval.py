@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from declarative.converge.run import MOST_DIFFERENCES, Run, RunOptions
+from declarative.converge.planning import RunOptions
+from declarative.converge.run import MOST_DIFFERENCES, Run
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import InvalidError
 from declarative.model.inputs import OfferInputs

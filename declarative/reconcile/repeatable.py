@@ -1,10 +1,10 @@
 """Rounds of a loop in which nothing has changed: they repeat the last round instead of making it anew.
 
-A round comes from the declaration, the records, what backends say, and the time. A `Calm` keeps these of a
-round that left nothing to do. As long as each is the same, so is the round: the declaration and the policy
-are compared, the seal stands for the records (`Store.seal`), a mark for each backend (`TellsChange`), and
-`Moment` knows until when the time changes nothing. Ranks may end at any time, and no mark shows that: those
-that run are asked in each round. No age decides.
+A round comes from the declaration, the records, what backends say, and the time. A `RepeatableRound` keeps
+these of a round that left nothing to do. As long as each is the same, so is the round: the declaration and
+the policy are compared, the seal stands for the records (`Store.seal`), a mark for each backend
+(`TellsChange`), and `Moment` knows until when the time changes nothing. Ranks may end at any time, and no
+mark shows that: those that run are asked in each round. No age decides.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _live(state: State) -> list[Record]:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Calm:
+class RepeatableRound:
     """A round that left nothing to do, and what it came from."""
 
     desired: Desired
