@@ -135,11 +135,6 @@ Learn = Callable[[int], bool]
 T = TypeVar("T")
 
 
-def stay_refused(_: int) -> bool:
-    """The `Learn` of a caller that does not look again."""
-    return False
-
-
 class BackendClient:
     """A provider that takes and gives records by their present names.
 
@@ -151,7 +146,7 @@ class BackendClient:
         provider: Provider,
         ways: Mapping[str, Mapping[str, Any]] | None = None,
         fence: Fence = reads_only,
-        learn: Learn = stay_refused,
+        learn: Learn = lambda _: False,
         backend: str = "",
     ) -> None:
         """`ways` is how hosts are declared to be reached, by the present names of their nodes."""

@@ -42,7 +42,6 @@ from declarative.provider import (
     Thing,
     TransientError,
 )
-from declarative.provider.optional import Visit
 from declarative.retry import PATIENCE, Policy, call
 from declarative.spans import named
 
@@ -376,7 +375,10 @@ class _BackendLook:
         for node in asked:
             readiness = findings.readiness.get(node.address.name)
             if readiness and readiness.state is NodeState.UNREACHABLE and not readiness.down:
-                ask = partial(_readiness_of, client, node)
+
+                def ask(node: Record = node) -> Readiness:
+                    return client.readiness([node])[node.address.name]
+
                 rest = self._backends.host_rest(node.node.fleet)
                 outages.leave_alone((name, machine_name(node)), readiness, ask, rest)
         answering = findings.answering(nodes, (NodeState.UNREACHABLE,))
@@ -395,7 +397,13 @@ class _BackendLook:
         visits = visited(name, self._nodes, backends, self._patience, recorded)
         findings.note_readiness({node: visit.readiness for node, visit in visits.items()})
         by_host = {made_as(r).name: visits[r.address.name] for r in self._nodes}
-        things, unlisted = self._things_on_hosts(by_host, findings)
+        silent = {n for n, visit in by_host.items() if visit.readiness.state in SILENT}
+        reported_things = {n: visit.things for n, visit in by_host.items() if visit.things is not None}
+        things, faults, slow = listed(backends, name, {*silent, *reported_things}, self._patience)
+        things += [t for n, its_things in reported_things.items() if n not in silent for t in its_things]
+        # A recorded node's readiness says why it cannot be listed. A node with only an intent has none.
+        findings.diagnostics += [unreadable(name, e) for n, e in sorted(faults.items()) if n not in by_host]
+        unlisted = frozenset({*silent, *faults, *slow})
 
         def at(record: Record) -> Provider:
             host = host_of(state, record)
@@ -410,24 +418,6 @@ class _BackendLook:
         reported = {n: v.attempts for n, v in every_visit.items() if v.attempts is not None}
         asked = findings.answering([*findings.there(self._nodes), *fresh], SILENT)
         self._ask_ranks(client, asked, findings, reported=reported)
-
-    def _things_on_hosts(
-        self, recorded: Mapping[str, Visit], findings: BackendFindings
-    ) -> tuple[list[Thing], frozenset[str]]:
-        """The things on the hosts, and the hosts that could not be listed.
-
-        `recorded` are the visits of recorded nodes, by the names under which these were made.
-        """
-        silent = {n for n, visit in recorded.items() if visit.readiness.state in SILENT}
-        reported = {n: visit.things for n, visit in recorded.items() if visit.things is not None}
-        things, faults, slow = listed(self._backends, self._name, {*silent, *reported}, self._patience)
-        things += [thing for n, its_things in reported.items() if n not in silent for thing in its_things]
-        # A recorded node's readiness says why it cannot be listed. A node with only an intent has no
-        # readiness.
-        findings.diagnostics += [
-            unreadable(self._name, e) for n, e in sorted(faults.items()) if n not in recorded
-        ]
-        return things, frozenset({*silent, *faults, *slow})
 
     # ------------------------------------------------------------------------ records, intents, ranks
 
@@ -530,10 +520,6 @@ class _BackendLook:
         findings.ranks.update(
             poll(self._state, client, asked, stray, past, reported=reported, patience=patience)
         )
-
-
-def _readiness_of(client: BackendClient, node: Record) -> Readiness:
-    return client.readiness([node])[node.address.name]
 
 
 def _go_by_the_record(state: State, name: str, findings: BackendFindings) -> None:

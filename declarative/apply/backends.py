@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from declarative.apply.backend_client import BackendClient, Learn, stay_refused
+from declarative.apply.backend_client import BackendClient
 from declarative.apply.bundles import Bundles
 from declarative.apply.outages import Outages
 from declarative.model.inputs import AttachmentInputs, NodeInputs, ReservationInputs, VolumeInputs
@@ -23,9 +23,12 @@ from declarative.model.spec.backend import Network
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Intent, Record, State, made_as
 from declarative.planner.hosts import reached_by
-from declarative.provider import Config, Fence, PermanentError, PermanentKind, Provider, reads_only
+from declarative.provider import Config, PermanentError, PermanentKind, Provider
 from declarative.provider.installed import UnknownProviderError, load
 from declarative.retry import PATIENCE, Policy
+
+if TYPE_CHECKING:
+    from declarative.store import Writer
 
 FILES = ("known_hosts", "ssh_config", "identity_file")
 """Options of backends, and fields of hosts, that name files of ssh's."""
@@ -149,9 +152,7 @@ class Backends:
         ways: Hosts | None = None,
         project: str = "",
         shared: bool = False,
-        fence: Fence = reads_only,
-        changing: Fence | None = None,
-        learn: Learn = stay_refused,
+        writer: Callable[[], Writer | None] = lambda: None,
         limits: Mapping[str, float | None] | None = None,
         hard: bool = False,
         policy: OperatorPolicy | None = None,
@@ -161,8 +162,8 @@ class Backends:
         ranks.
 
         `ways` is node's present name → how its host is declared to be reached, which replaces the recorded
-        way. `project` and `shared`: see `Config`. `changing` is the fence of calls that change something;
-        `learn`: see `Learn`. `limits` is fleet → seconds after which silent nodes are given up, None for
+        way. `project` and `shared`: see `Config`. `writer` gives the writer of a command that holds the lock;
+        a reader is never refused. `limits` is fleet → seconds after which silent nodes are given up, None for
         never. `hard`: some task has `isolation: hard`. `policy` is what the operator allows; without one all
         is allowed. `outages` are the backends and hosts that a loop leaves alone.
         """
@@ -170,9 +171,7 @@ class Backends:
         self._policy = policy
         self.outages = outages or Outages()
         self._ways = ways or {}
-        self._fence = fence
-        self._changing = changing or fence
-        self._learn = learn
+        self._writer = writer
         self.limits = limits or {}
         self.only_plans = False
         """Whether this run shows a plan and does nothing: then it needs no key of the nodes."""
@@ -259,7 +258,7 @@ class Backends:
             options=backend.options,
             hosts=hosts,
             shared=self._shared,
-            fence=self._fence,
+            fence=lambda: writer.fence() if (writer := self._writer()) else None,
         )
         if name not in self.declared and name not in (LOCAL, *EXISTING):
             hint = f"declare `type: backend` with `name: {name}` again until nothing of it is left"
@@ -269,7 +268,13 @@ class Backends:
             check_policy(config, self._policy, (*hosts.values(), *ways), offline=offline)
         try:
             provider = load(backend.provider, config)
-            return BackendClient(provider, self._ways, self._changing, self._learn, backend=name)
+            return BackendClient(
+                provider,
+                self._ways,
+                fence=lambda: writer.changing() if (writer := self._writer()) else None,
+                learn=lambda newest: (writer := self._writer()) is not None and writer.learn(newest),
+                backend=name,
+            )
         except UnknownProviderError as error:
             raise PermanentError(PermanentKind.NOT_FOUND, str(error), hint=error.hint) from None
 

@@ -181,27 +181,20 @@ def _look_for(
             compared.note_gone(record)
             if nothing_listed and recalled is not None and record.address not in recalled:
                 compared.unsure.add(record.address)
-    for record in detached:
-        _note_detached(state, record, compared)
+    for record in detached:  # somebody took the volume off its node
+        rank = record.attachment.rank
+        if record.needs & compared.gone or state.has_ended(rank):
+            continue
+        what = f"detached: volume/{record.attachment.volume} is not on node/{record.attachment.node}"
+        if state.get("rank", rank) is None:
+            compared.note_gone(record, what)
+            continue
+        detail = f"{what}, and rank/{rank} runs on without it"  # and keeps its claim
+        compared.drift.append(Drift(address=str(record.address), change="changed", detail=detail))
 
 
 def _is_attachment(record: Record) -> bool:
     return record.address.kind == "attachment"
-
-
-def _note_detached(state: State, record: Record, compared: Compared) -> None:
-    """Note a volume that somebody took off its node. A rank that runs goes on without it, and keeps its
-    claim.
-    """
-    rank = record.attachment.rank
-    if record.needs & compared.gone or state.has_ended(rank):
-        return
-    what = f"detached: volume/{record.attachment.volume} is not on node/{record.attachment.node}"
-    if state.get("rank", rank) is None:
-        compared.note_gone(record, what)
-        return
-    detail = f"{what}, and rank/{rank} runs on without it"
-    compared.drift.append(Drift(address=str(record.address), change="changed", detail=detail))
 
 
 def _difference(record: Record, key: str, now: object) -> str:
@@ -210,16 +203,12 @@ def _difference(record: Record, key: str, now: object) -> str:
         return "its tags say that it is another's: it is left alone"
     was: Any = record.image if key == IMAGE else getattr(record.typed, key, None)
     if key == TAGS:
-        return _tags(was or {}, dict(now) if isinstance(now, Mapping) else {})
+        tags, old = dict(now) if isinstance(now, Mapping) else {}, was or {}
+        changed = [k for k in sorted(old) if tags.get(k, old[k]) != old[k]]
+        words = [f"its tag `{k}` is `{tags[k]}`, and was `{old[k]}`" for k in changed]
+        if removed := [f"`{k}`" for k in sorted(old) if k not in tags]:
+            nouns, were = ("tags", "were") if removed[1:] else ("tag", "was")
+            words.append(f"its {nouns} {', '.join(removed)} {were} removed")
+        # If no declared tag differs, tags of fleetform itself do.
+        return "; ".join(words) or "the tags that fleetform wrote on it were changed or removed"
     return f"`{key}` is {'not set' if now is None else now}, and was {'not set' if was is None else was}"
-
-
-def _tags(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The declared tags that differ. If none does, tags of fleetform itself do."""
-    changed = [k for k in sorted(was) if now.get(k, was[k]) != was[k]]
-    words = [f"its tag `{k}` is `{now[k]}`, and was `{was[k]}`" for k in changed]
-    removed = [f"`{k}`" for k in sorted(was) if k not in now]
-    if removed:
-        tags, were = ("tags", "were") if removed[1:] else ("tag", "was")
-        words.append(f"its {tags} {', '.join(removed)} {were} removed")
-    return "; ".join(words) or "the tags that fleetform wrote on it were changed or removed"

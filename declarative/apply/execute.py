@@ -119,7 +119,23 @@ def _make(action: Action, tools: Tools) -> PendingCommit:
             pending.settle()
     records = tools.writer.part(action.holds).records if action.holds else {}
     needs = {a: records[a] for a in action.holds if a in records}
-    return _create(action, tools, data_of(action.typed), needs)
+    client, inputs = tools.backends.get(action.backend), data_of(action.typed)
+    tokens_left = MOST_USED_UP
+    while True:
+        tokens_left -= 1
+        intent = tools.writer.begin("create", action.address, action.backend, inputs, frozenset(action.holds))
+        make = partial(client.create, action.address, intent.token, inputs, needs)
+        try:
+            outputs = _until_up(action, tools, intent, make)
+        except PermanentError as error:
+            tools.writer.fail(intent, error.summary)
+            # If a token is used up, the state was restored from a backup, and the thing that was made since
+            # then is gone: the next generation's token is tried.
+            if error.kind is not PermanentKind.USED_UP or not tokens_left or tools.stopping.is_set():
+                raise
+            continue
+        idle_since = tools.now() if action.address.kind == "node" else None
+        return tools.writer.finish_soon(intent, outputs, idle_since=idle_since)
 
 
 def _update(action: Action, tools: Tools) -> PendingCommit:
@@ -163,29 +179,6 @@ def _delete(action: Action, tools: Tools) -> PendingCommit | None:
     return tools.writer.finish_soon(intent)
 
 
-def _create(
-    action: Action, tools: Tools, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
-) -> PendingCommit:
-    """If the backend says that a token is used up, the next generation's token is tried: the state was
-    restored from a backup, and the thing that was made since then is gone.
-    """
-    client = tools.backends.get(action.backend)
-    tokens_left = MOST_USED_UP
-    while True:
-        tokens_left -= 1
-        intent = tools.writer.begin("create", action.address, action.backend, inputs, frozenset(action.holds))
-        make = partial(client.create, action.address, intent.token, inputs, needs)
-        try:
-            outputs = _until_up(action, tools, intent, make)
-        except PermanentError as error:
-            tools.writer.fail(intent, error.summary)
-            if error.kind is not PermanentKind.USED_UP or not tokens_left or tools.stopping.is_set():
-                raise
-            continue
-        idle_since = tools.now() if action.address.kind == "node" else None
-        return tools.writer.finish_soon(intent, outputs, idle_since=idle_since)
-
-
 def _until_up(
     action: Action, tools: Tools, intent: Intent, make: Callable[[], Mapping[str, Any]]
 ) -> Mapping[str, Any]:
@@ -203,10 +196,19 @@ def _until_up(
         except TransientError as error:
             if error.kind is not TransientKind.BUSY or action.address.kind != "node":
                 raise
-            if tools.stopping.is_set() or not (there := _made_so_far(action, tools, intent)):
+            if tools.stopping.is_set():
+                raise
+            client = tools.backends.get(action.backend)
+            thing = call(partial(client.find, action.address, intent.token), policy=tools.policy)
+            if thing is None:
                 raise
             if late():
-                client = tools.backends.get(action.backend)
+                there = Record(
+                    address=action.address,
+                    backend=action.backend,
+                    inputs=intent.inputs,
+                    outputs=thing.outputs,
+                )
                 try:
                     _retried(action, tools, partial(client.delete, there))
                 except PermanentError as fault:
@@ -216,15 +218,6 @@ def _until_up(
                 raise PermanentError(
                     PermanentKind.NO_CAPACITY, summary, about=error.about, hint=error.hint
                 ) from error
-
-
-def _made_so_far(action: Action, tools: Tools, intent: Intent) -> Record | None:
-    """The thing that an unfinished create has made so far; None if there is none."""
-    client = tools.backends.get(action.backend)
-    thing = call(partial(client.find, action.address, intent.token), policy=tools.policy)
-    if thing is None:
-        return None
-    return Record(address=action.address, backend=action.backend, inputs=intent.inputs, outputs=thing.outputs)
 
 
 def _reservation(action: Action, tools: Tools) -> None:
@@ -252,15 +245,21 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
         record = tools.writer.record(address)
         if record is None:
             raise NotReadyError(f"{address} is not recorded")
-        readiness = _readiness(record, tools)
+        client = tools.backends.get(record.backend)
+        readiness = call(partial(client.readiness, [record]), policy=tools.policy)[address.name]
         tools.writer.observe_nodes({address.name: readiness})
         if readiness.state is NodeState.READY:
             return readiness
         now = tools.now()
-        if fault := _not_ready(address, readiness, now - start):
+        boots = readiness.state in BOOTING
+        if not boots or now - start > START_UP_LIMIT:
             if readiness.state in NEVER_UP:
                 tools.late.add(address)
-            raise fault
+            why = f": {readiness.reason}" if readiness.reason else ""
+            if not boots:
+                raise NotReadyError(f"{address} is {readiness.state.value}{why}")
+            minutes = START_UP_LIMIT / 60
+            raise NotReadyError(f"{address} was not ready within {minutes:.0f} minutes{why}", LATE)
         reason = readiness.reason or f"it is {readiness.state.value}"
         if now >= next_time and reported != reason:
             tools.listener.wait(id, str(address), reason)
@@ -268,21 +267,6 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
         if tools.stopping.wait(pause):
             raise InterruptedApplyError
         pause = min(5.0, pause * 2)
-
-
-def _not_ready(address: Address, readiness: Readiness, waited: float) -> NotReadyError | None:
-    """The fault of a node that is not waited for (any more), after so many seconds."""
-    why = f": {readiness.reason}" if readiness.reason else ""
-    if readiness.state not in BOOTING:
-        return NotReadyError(f"{address} is {readiness.state.value}{why}")
-    if waited > START_UP_LIMIT:
-        return NotReadyError(f"{address} was not ready within {START_UP_LIMIT / 60:.0f} minutes{why}", LATE)
-    return None
-
-
-def _readiness(record: Record, tools: Tools) -> Readiness:
-    client = tools.backends.get(record.backend)
-    return call(lambda: client.readiness([record]), policy=tools.policy)[record.address.name]
 
 
 def _gang_addresses(kind: str, inputs: RankInputs) -> list[Address]:

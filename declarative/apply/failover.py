@@ -9,7 +9,8 @@ before move last, once it is certain that the others can be had.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from typing import TypeGuard, cast
 
@@ -17,7 +18,7 @@ from declarative.model.inputs import NodeInputs, OfferInputs, ReservationInputs
 from declarative.model.record import struct
 from declarative.model.spec.values import Placement
 from declarative.model.state import Address, State
-from declarative.planner.plan import Action, Fallback, Op, Plan, Reason, Spare
+from declarative.planner.plan import Action, Fallback, Op, Plan, Reason
 from declarative.planner.serves import SoldOut, offer_key
 from declarative.provider import QUOTAS, PermanentError, PermanentKind
 
@@ -224,15 +225,24 @@ class Failover:
         if group is None:
             return None
         if action.op is Op.DELETE:
-            return self._has_left(group, name, error) if name in group.leaving else None
+            if name not in group.leaving:
+                return None
+            del group.leaving[name]
+            if error is not None:
+                return self._stay(group, name, error)
+            again = FailoverVerdict(again=(f"create:node/{name}",))
+            return self._undo(group, {name}) if group.over else again
         if not _is_node_create(action):
             return None
         way = group.started_on.pop(name)
-        if group.over:
-            return self._ended_too_late(group, name, error, way)
-        if (
-            way != group.way
-        ):  # it was started where its cluster was before: it is done again where that is now
+        if group.over:  # its cluster was given up meanwhile
+            if error is None:
+                group.made.add(name)
+                return self._undo(group, {name})
+            gave_up = NoOfferError(error.summary, error.hint or HINT) if _may_go_on(error, way) else None
+            return FailoverVerdict(error=gave_up) if gave_up else None
+        if way != group.way:
+            # It was started where its cluster was before: it is done again where that is now.
             if error is not None and not isinstance(error, PermanentError):
                 return self._stay(group, name, error)  # it may be there: the next look finds it
             if error is None:
@@ -245,31 +255,11 @@ class Failover:
         group.broken = True
         return None
 
-    def _has_left(self, group: _Group, name: str, error: BaseException | None) -> FailoverVerdict:
-        """A node has left the last place, or cannot: then no other is made elsewhere."""
-        del group.leaving[name]
-        if error is not None:
-            return self._stay(group, name, error)
-        if group.over:
-            return self._undo(group, {name})
-        return FailoverVerdict(again=(f"create:node/{name}",))
-
     def _stay(self, group: _Group, name: str, error: BaseException) -> FailoverVerdict:
         """A node may still be in the last place: no other is made elsewhere."""
         group.over = True
         waiting = group.open - group.started_on.keys() - group.leaving.keys() - {name}
         return replace(self._undo(group, waiting), error=error)
-
-    def _ended_too_late(
-        self, group: _Group, name: str, error: BaseException | None, way: int
-    ) -> FailoverVerdict | None:
-        """A create whose cluster was given up meanwhile. A fault of a spare offer counts as no offer."""
-        if error is None:
-            group.made.add(name)
-            return self._undo(group, {name})
-        if not _may_go_on(error, way):
-            return None
-        return FailoverVerdict(error=NoOfferError(error.summary, error.hint or HINT))
 
     def _made(self, group: _Group, name: str) -> FailoverVerdict:
         group.made.add(name)
@@ -301,7 +291,13 @@ class Failover:
         move = Move(nodes=nodes, refused=refused, error=error.summary, taken=None)
         way = None if group.broken else self._next_way(group)
         if way is not None:
-            again = self._go(group, name, way)
+            again = tuple(f"create:node/{member}" for member in sorted({name, *group.made}))
+            group.leaving |= {member: gone(group.create(member)) for member in group.made}
+            group.way = way
+            for member in group.members.keys() - group.later:
+                self._keys[member] = offer_key(group.offer(member))
+            group.open |= group.made
+            group.made = set()
             return FailoverVerdict(again=again, move=replace(move, taken=_offer_name(group.offer(name))))
         final: BaseException = error
         if len(group.tried) > 1:
@@ -312,33 +308,19 @@ class Failover:
         undo = self._undo(group, group.made | waiting) if group.over else FailoverVerdict()
         return replace(undo, error=final, move=move)
 
-    def _go(self, group: _Group, name: str, way: int) -> tuple[str, ...]:
-        """Move the group to another way, with its nodes of the last one; the actions to do again."""
-        group.leaving |= {member: gone(group.create(member)) for member in group.made}
-        group.way = way
-        for member in group.members.keys() - group.later:
-            self._keys[member] = offer_key(group.offer(member))
-        again = {name, *group.made}
-        group.open |= group.made
-        group.made = set()
-        return tuple(f"create:node/{n}" for n in sorted(again))
-
     def _next_way(self, group: _Group) -> int | None:
-        """The next way that is not known to be in vain."""
+        """The next way whose offers are not known to be refused, and whose limits have room for the group."""
+        others = Counter(key for name, key in self._keys.items() if name not in group.members)
         for number in range(group.way + 1, len(group.fallback.ways) + 1):
             way = group.fallback.ways[number - 1]
-            if not any(group.sold_out.has(spare.offer) or self._is_full(group, way, spare) for spare in way):
+            taken = others + Counter(offer_key(way[kind].offer) for kind in group.members.values())
+            if not any(
+                group.sold_out.has(spare.offer)
+                or (spare.limit is not None and taken[offer_key(spare.offer)] > spare.limit)
+                for spare in way
+            ):
                 return number
         return None
-
-    def _is_full(self, group: _Group, way: Sequence[Spare], spare: Spare) -> bool:
-        """Whether the limit of an offer would be passed with the nodes of a group that goes that way."""
-        if spare.limit is None:
-            return False
-        key = offer_key(spare.offer)
-        others = sum(k == key for name, k in self._keys.items() if name not in group.members)
-        mine = sum(offer_key(way[kind].offer) == key for kind in group.members.values())
-        return others + mine > spare.limit
 
     def _undo(self, group: _Group, names: set[str]) -> FailoverVerdict:
         """Give up a cluster that cannot be completed: its made nodes are deleted."""

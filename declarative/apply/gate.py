@@ -72,8 +72,15 @@ def release(task: str, tools: Tools, id: str | None = None) -> None:
     state, ranks = _prepared(task, tools, id)
     if not ranks:
         return
-    _reserve(task, ranks, state, tools)
-    peers = _peers(ranks, state, tools)
+    # Nodes are had for the whole gang, where its place gives them to gangs (`provider.Gangs`).
+    seats: dict[str | None, list[Seat]] = {}
+    for rank in ranks:
+        if node := state.node_of_rank(rank.address.name):
+            seats.setdefault(node.backend, []).append(Seat(node=node, attempt=attempt_id(rank)))
+    for backend, its_seats in seats.items():
+        gang = Gang(task=task, seats=tuple(its_seats))
+        _retried(partial(tools.backends.get(backend).reserve, gang), tools)
+    peers = _peers(ranks, state, tools) if knows_siblings(ranks[0].rank) else []
     groups = {
         StartupOrder.MASTER_FIRST.value: (ranks[:1], ranks[1:]),
         StartupOrder.WORKERS_FIRST.value: (ranks[1:], ranks[:1]),
@@ -118,21 +125,8 @@ def release_all(tools: Tools) -> dict[str, str]:
     return out
 
 
-def _reserve(task: str, ranks: list[Record], state: State, tools: Tools) -> None:
-    """Have the nodes of the whole gang, where its place gives them to gangs (`provider.Gangs`)."""
-    seats: dict[str | None, list[Seat]] = {}
-    for rank in ranks:
-        if node := state.node_of_rank(rank.address.name):
-            seats.setdefault(node.backend, []).append(Seat(node=node, attempt=attempt_id(rank)))
-    for backend, its_seats in seats.items():
-        gang = Gang(task=task, seats=tuple(its_seats))
-        _retried(partial(tools.backends.get(backend).reserve, gang), tools)
-
-
 def _peers(ranks: list[Record], state: State, tools: Tools) -> list[str]:
-    """How the ranks of a gang reach each other, if they may know of each other."""
-    if not knows_siblings(ranks[0].rank):
-        return []
+    """How the ranks of a gang reach each other."""
     lines: dict[str, str] = {}
 
     def ask(node: Record, names: Mapping[str, str]) -> None:

@@ -227,7 +227,21 @@ def notes_on(left_out: Iterable[LeftOut], *, offline: bool) -> list[Diagnostic]:
     for item in left_out:
         if item.refusal is None:
             alike.setdefault((item.host.fleet, item.reason), []).append(item)
-    notes = [_note(items, offline=offline) for items in list(alike.values())[:MOST_NAMED]]
+    notes: list[Diagnostic] = []
+    for items in list(alike.values())[:MOST_NAMED]:
+        fleet, adopts = items[0].host.fleet, _is_instance(items[0].host)
+        word, hint = ("instance", "plan without `--offline`") if adopts else ("host", ASK)
+        which, are = (f"{word}s", "are") if items[1:] else (word, "is")
+        named = and_more((item.host.key for item in items), MOST_NAMED)
+        notes.append(
+            Diagnostic(
+                code="host-not-ready",
+                summary=f"{which} {named} of fleet/{fleet} {are} left out: {items[0].reason}",
+                hint=hint if offline else HOST_HINT,
+                address=f"fleet/{fleet}",
+                severity=Severity.WARNING,
+            )
+        )
     more = sum(len(items) for items in list(alike.values())[MOST_NAMED:])
     if more:
         notes.append(
@@ -335,20 +349,3 @@ def _in_words(readiness: Readiness, fields: Mapping[str, Any]) -> str:
         name = f"{f'{user}@' if user else ''}{fields.get('hostname')}{f':{port}' if port else ''}"
         reason = f"it {reason.removeprefix(f'{name} ')}" if reason.startswith(f"{name} ") else reason
     return f"{readiness.state.value.replace('_', ' ')}: {reason}"
-
-
-def _note(items: Sequence[LeftOut], *, offline: bool) -> Diagnostic:
-    """The warning about hosts of a fleet that are left out for the same reason."""
-    host = items[0].host
-    adopts = _is_instance(host)
-    word = "instance" if adopts else "host"
-    hint = "plan without `--offline`" if adopts else ASK
-    named = and_more((item.host.key for item in items), MOST_NAMED)
-    which, are = (f"{word}s", "are") if items[1:] else (word, "is")
-    return Diagnostic(
-        code="host-not-ready",
-        summary=f"{which} {named} of fleet/{host.fleet} {are} left out: {items[0].reason}",
-        hint=hint if offline else HOST_HINT,
-        address=f"fleet/{host.fleet}",
-        severity=Severity.WARNING,
-    )

@@ -8,7 +8,7 @@ from typing import Any
 
 from declarative.apply.bundles import Bundles
 from declarative.language.template import env_names, resolve_env
-from declarative.model.blocks import Shape, cpus_of, gpus_of, share
+from declarative.model.blocks import cpus_of, gpus_of, share
 from declarative.model.inputs import (
     VOLUME_VARIABLE,
     Inputs,
@@ -32,8 +32,8 @@ GRACE_SECONDS = 300
 
 def grace_of(rank: RankInputs) -> int:
     """Seconds that a rank gets to stop."""
-    found = seconds(rank.stop_duration, GRACE_SECONDS)
-    return GRACE_SECONDS if found is None else found
+    declared = seconds(rank.stop_duration, GRACE_SECONDS)
+    return GRACE_SECONDS if declared is None else declared
 
 
 def seconds(recorded: Any, default: int | None) -> int | None:
@@ -67,7 +67,16 @@ def launch_of(
     blocks, asked = reservation.reservation.blocks, rank.rank
     attached = [state.records[a] for a in sorted(rank.needs) if a.kind == "attachment"]
     terms = terms_of(state, rank, limits or {})
-    slots = _slots(state, rank)
+    gang = _siblings(state, rank) if knows_siblings(asked) else []
+    siblings = [(node.node_address or "", len(gpus)) for node, gpus in gang]
+    slots: dict[str, int] = {}
+    for address, gpus in siblings:
+        # No launcher takes an address of IPv6 for a name: Hydra reads a count after a colon, and Open MPI
+        # allows none. It has dashes for colons; `rsh.sh` knows whom that means.
+        name = address.replace(":", "-") if asked.nodes > 1 else address
+        slots[name] = slots.get(name, 0) + gpus
+    auth, policy = asked.registry_auth, asked.utilization_policy
+    window = seconds(policy["time_window"], None) if policy else None
     env = {n: resolve_env(text, environ) for n, text in {**node.node.variables, **asked.env}.items()}
     # The provider puts in its own path: the declared one need not be mountable.
     variables = {VOLUME_VARIABLE + a.attachment.variable: a.attachment.path for a in attached}
@@ -77,7 +86,7 @@ def launch_of(
         env={
             **(mpi_variables(slots) if asked.nodes > 1 else {}),
             **env,
-            **_gang_env(state, rank),
+            **gang_variables(asked.task, asked.rank, asked.nodes, siblings),
             **variables,
         },
         cpus=cpus_of(shape, total, blocks),
@@ -86,18 +95,24 @@ def launch_of(
         volumes={a.attachment.path: state.needed(a, "volume") for a in attached},
         max_seconds=terms.max_seconds,
         stop_seconds=terms.stop_seconds,
-        binds=_binds(asked),
+        binds=tuple(
+            Bind(source=folder["instance_path"], target=path, optional=bool(folder.get("optional")))
+            for path, folder in sorted(asked.instance_paths.items())
+        ),
         image=asked.image,
         hostfile=hostfile(slots) if knows_siblings(asked) else None,
         hostfiles=hostfiles(slots) if knows_siblings(asked) else {},
         files=files.of(asked.files) if files and asked.files else None,
-        memory_mib=_memory_mib(shape, total, len(blocks)),
+        # A rank with the whole node shares it with the node's system alone, which knows what it needs.
+        memory_mib=share(shape, total, len(blocks)).memory_mib if len(blocks) < total else None,
         privileged=asked.privileged,
         queue=asked.queue,
-        login=_login(asked, environ),
+        login=(resolve_env(auth["username"], environ), resolve_env(auth["password"], environ))
+        if auth
+        else None,
         hard=asked.isolation == Isolation.HARD.value,
         gate_seconds=gate_seconds,
-        unused=_unused(asked),
+        unused=(int(policy["min_gpu_utilization"]), window) if policy and window else None,
         alone_seconds=terms.alone_seconds,
         near=terms.near,
     )
@@ -106,38 +121,14 @@ def launch_of(
 def terms_of(state: State, rank: Record, limits: Mapping[str, float | None]) -> Terms:
     """By what a rank is ended where it runs; `state` as for `launch_of`."""
     node = state.needed(state.needed(rank, "reservation"), "node")
+    gang = _siblings(state, rank) if knows_siblings(rank.rank) else []
+    near = dict.fromkeys(n.node_address or "" for n, _ in gang if n.address != node.address)
     return Terms(
         stop_seconds=grace_of(rank.rank),
         max_seconds=seconds(rank.rank.max_duration, None),
         alone_seconds=alone_seconds(node.node, rank.rank, limits),
-        near=_near(state, rank, node),
+        near=tuple(near)[:MOST_NEAR],
     )
-
-
-def _memory_mib(shape: Shape, total: int, blocks: int) -> int | None:
-    """A rank with the whole node shares it only with the node's system, which knows best what it needs."""
-    return share(shape, total, blocks).memory_mib if blocks < total else None
-
-
-def _login(asked: RankInputs, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """User and password for the registry of its image."""
-    auth = asked.registry_auth
-    if not auth:
-        return None
-    return resolve_env(auth["username"], environ), resolve_env(auth["password"], environ)
-
-
-def _unused(asked: RankInputs) -> tuple[int, int] | None:
-    policy = asked.utilization_policy
-    window = seconds(policy["time_window"], None) if policy else None
-    return (int(policy["min_gpu_utilization"]), window) if policy and window else None
-
-
-def _near(state: State, rank: Record, node: Record) -> tuple[str, ...]:
-    if not knows_siblings(rank.rank):
-        return ()
-    others = (n for n, _ in _siblings(state, rank) if n.address != node.address)
-    return tuple(dict.fromkeys(n.node_address or "" for n in others))[:MOST_NEAR]
 
 
 def first_commands(inputs: RankInputs) -> tuple[str, ...]:
@@ -172,13 +163,6 @@ _NVCC = r"""
 command -v nvcc >/dev/null 2>&1 || PATH=/usr/local/cuda/bin:$PATH
 command -v nvcc >/dev/null 2>&1 || { echo "fleetform: no nvcc is here, which the task needs" >&2; false; }
 """
-
-
-def _binds(inputs: RankInputs) -> tuple[Bind, ...]:
-    return tuple(
-        Bind(source=folder["instance_path"], target=path, optional=bool(folder.get("optional")))
-        for path, folder in sorted(inputs.instance_paths.items())
-    )
 
 
 def missing_env(plan: Plan, state: State, environ: Mapping[str, str]) -> dict[str, list[str]]:
@@ -221,27 +205,6 @@ def _siblings(state: State, rank: Record) -> list[tuple[Record, tuple[int, ...]]
         blocks = reservation.reservation.blocks
         out.append((node, gpus_of(node.node.resources, node.node.blocks, blocks)))
     return out
-
-
-def _gang_env(state: State, rank: Record) -> dict[str, str]:
-    asked = rank.rank
-    gang = _siblings(state, rank) if knows_siblings(asked) else []
-    seen = [(node.node_address or "", len(gpus)) for node, gpus in gang]
-    return gang_variables(asked.task, asked.rank, asked.nodes, seen)
-
-
-def _slots(state: State, rank: Record) -> dict[str, int]:
-    """Name of each node of a gang in host files → the number of GPUs that its ranks have there.
-
-    The name is the address. No launcher takes one of IPv6: Hydra reads a count after a colon, and Open MPI
-    allows no colon in a name. It has dashes for colons; `rsh.sh` knows whom that means.
-    """
-    slots: dict[str, int] = {}
-    for node, gpus in _siblings(state, rank) if knows_siblings(rank.rank) else ():
-        address = node.node_address or ""
-        name = address.replace(":", "-") if rank.rank.nodes > 1 else address
-        slots[name] = slots.get(name, 0) + len(gpus)
-    return slots
 
 
 def hostfile(slots: Mapping[str, int]) -> str:

@@ -11,11 +11,9 @@ from dataclasses import replace
 from declarative.apply.backend_client import BackendClient
 from declarative.apply.backends import Backends, of_partition
 from declarative.apply.outages import OFFERS
-from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.resource import CATALOGUED, EXISTING, LOCAL, Host, Offer, catalog_offers, merge_offers
 from declarative.model.spec import Backend
-from declarative.model.spec.backend import CatalogOffer
 from declarative.model.state import State
 from declarative.planner.hosts import partition_node_names
 from declarative.planner.inventory import PartitionNode
@@ -185,15 +183,11 @@ def price_of(member: Member, declared: Backend | None) -> float | None:
     for entry in catalog:
         if entry.instance_type == member.key and entry.price is not None:
             return entry.price
-    prices = (_by_model(entry, member.shape) for entry in catalog)
-    return next((price for price in prices if price is not None), None)
-
-
-def _by_model(entry: CatalogOffer, shape: Shape) -> float | None:
-    """USD an hour for GPUs like those of an entry; None if it says no price, or is about others."""
-    gpu = entry.gpu
-    if entry.price is None or gpu is None or not gpu.count.min or not shape.gpus:
-        return None
-    if not gpu.names or not gpu.allows(shape.gpu_name, shape.gpu_memory_mib):
-        return None
-    return entry.price / gpu.count.min * shape.gpus
+    shape = member.shape
+    for entry in catalog:
+        gpu = entry.gpu
+        if entry.price is None or gpu is None or not gpu.count.min or not shape.gpus:
+            continue
+        if gpu.names and gpu.allows(shape.gpu_name, shape.gpu_memory_mib):
+            return entry.price / gpu.count.min * shape.gpus
+    return None

@@ -10,9 +10,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import TypeVar
@@ -64,25 +63,17 @@ def ask_backends(names: Iterable[str], ask: Callable[[str], R]) -> dict[str, R]:
         finally:
             waiting.pop(name)
 
-    with _telling_who_is_late(waiting):
+    tell = on_late.get()
+    timer = threading.Timer(LATE, lambda: tell and tell(list(waiting)))
+    timer.daemon = True
+    if tell and waiting:
+        timer.start()
+    try:
         if len(contexts) == 1:
             return {name: answer(name) for name in contexts}
         calls = {name: (name, context) for name, context in contexts.items()}
         futures = start_calls(calls, lambda call: call[1].run(answer, call[0]), BACKENDS_AT_ONCE)
         return {name: future.result() for name, future in futures.items()}
-
-
-@contextmanager
-def _telling_who_is_late(waiting: Mapping[str, object]) -> Iterator[None]:
-    tell = on_late.get()
-    if tell is None or not waiting:
-        yield
-        return
-    timer = threading.Timer(LATE, lambda: tell(list(waiting)))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
     finally:
         timer.cancel()
 

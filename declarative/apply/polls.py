@@ -143,10 +143,14 @@ class PollRounds:
         self._paces = {name: pace for name, pace in self._paces.items() if name in ranks_of}
         out: dict[str, RankStatus] = {}
         for name, ranks in ranks_of.items():
-            statuses = self._answer(self._paces[name])
-            if statuses is None:
-                statuses = {rank: state.ranks[rank] for rank in ranks.values() if rank in state.ranks}
-            out.update(statuses)
+            pace = self._paces[name]
+            if pace.pending is not None and pace.pending.done():
+                out.update(pace.pending.result())
+                pace.pending = None
+                pace.interval = min(pace.interval * GROWS, pace.seldom)
+                pace.due = self._clock() + pace.interval
+            else:
+                out.update({rank: state.ranks[rank] for rank in ranks.values() if rank in state.ranks})
         # The nodes of a changed rank's task are asked soon: its other ranks will change, too.
         changed = (rank for rank, status in out.items() if state.ranks.get(rank) != status)
         tasks = {state.records[Address("rank", rank)].rank.task for rank in changed}
@@ -181,12 +185,3 @@ class PollRounds:
             seldom = max(OFTEN, min(SELDOM, limit / LOOKS))
             pace = self._paces[node.address.name] = _Pace(attempts, OFTEN, now, seldom)
         return pace.pending is None and now >= pace.due
-
-    def _answer(self, pace: _Pace) -> dict[str, RankStatus] | None:
-        """The node's new answer; None if it was not asked, or has not answered yet."""
-        if pace.pending is None or not pace.pending.done():
-            return None
-        statuses, pace.pending = pace.pending.result(), None
-        pace.interval = min(pace.interval * GROWS, pace.seldom)
-        pace.due = self._clock() + pace.interval
-        return statuses

@@ -11,7 +11,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.launch import seconds
 from declarative.apply.outages import QUEUE
 from declarative.apply.parallel import ask_backends
-from declarative.model.blocks import Shape, share
+from declarative.model.blocks import share
 from declarative.model.diagnostic import Diagnostic, Severity, Span, and_more, in_order, located
 from declarative.model.inputs import Inputs, NodeInputs, RankInputs, data_of
 from declarative.model.resource import LOCAL
@@ -44,39 +44,40 @@ def foresee(
     """
     queued = tuple(_expected(task, plan, backends, state) for task in plan.preview.queued)
     plan = replace(plan, preview=replace(plan.preview, queued=queued))
-    planned = _to_make(plan)
-    empty = not (new_state or state.records or state.intents or state.generations)
-
-    def ask(name: str) -> list[Diagnostic]:
-        others = _others(name, planned[name], backends) if empty else []
-        return [*others, *_ask(name, planned[name], backends)]
-
-    answers = ask_backends(sorted(planned), ask)
-    diagnostics = located((item for items in answers.values() for item in items), places)
-    return replace(plan, diagnostics=_joined(plan.diagnostics, diagnostics))
-
-
-def _to_make(plan: Plan) -> dict[str, dict[Address, Inputs]]:
-    """Backend → the nodes and volumes that the plan makes there, and their inputs."""
     planned: dict[str, dict[Address, Inputs]] = {}
     for action in plan.actions:
         if action.op is Op.CREATE and action.address.kind in ("node", "volume"):
             planned.setdefault(action.backend or LOCAL, {})[action.address] = action.typed
-    return planned
+    empty = not (new_state or state.records or state.intents or state.generations)
 
+    def ask(name: str) -> list[Diagnostic]:
+        others = _others(name, planned[name], backends) if empty else []
+        faults = _faults(name, planned[name], backends)
+        return [*others, *(_diagnostic(name, error, planned[name], backends) for error in faults)]
 
-def _joined(known: Iterable[Diagnostic], foreseen: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Each unreadable backend is reported once: as an error rather than as a warning."""
+    answers = ask_backends(sorted(planned), ask)
+    foreseen = list(located((item for items in answers.values() for item in items), places))
+    # Each unreadable backend is reported once: as an error rather than as a warning.
     refused = {d.address for d in foreseen if d.severity is Severity.ERROR}
-    known = [d for d in known if d.code != "backend-unreadable" or d.address not in refused]
+    known = [d for d in plan.diagnostics if d.code != "backend-unreadable" or d.address not in refused]
     reported = {(d.code, d.address) for d in known}
     more = [d for d in foreseen if (d.code, d.address) not in reported or d.severity is Severity.ERROR]
-    return in_order([*known, *more])
+    return replace(plan, diagnostics=in_order([*known, *more]))
 
 
 def _expected(queued: Queued, plan: Plan, backends: Backends, state: State) -> Queued:
     """A queued task, with the time at which its cluster expects it to start, if it says one."""
-    ranks = _ranks(queued.task, plan, state)
+    new = {
+        a.address.name: Record(address=a.address, backend=a.backend, inputs=data_of(a.typed))
+        for a in plan.actions
+        if a.op is Op.CREATE and a.address.kind == "node"
+    }
+    # The node of each rank, and the share of the node that it gets.
+    ranks = [
+        (node, share(node.node.resources, place.total_blocks, len(place.blocks)))
+        for place in plan.reservations
+        if place.task == queued.task and (node := new.get(place.node) or state.get("node", place.node))
+    ]
     if not ranks:
         return queued
     inputs = (a.after for a in plan.actions if a.task == queued.task)
@@ -89,21 +90,6 @@ def _expected(queued: Queued, plan: Plan, backends: Backends, state: State) -> Q
         return replace(queued, expected=backends.read(ranks[0][0].backend or LOCAL, ask, part=QUEUE))
     except ProviderError:
         return queued  # its submission reports the error
-
-
-def _ranks(task: str, plan: Plan, state: State) -> list[tuple[Record, Shape]]:
-    """The node of each rank of a task, and the share of the node that it gets."""
-    new = {
-        a.address.name: Record(address=a.address, backend=a.backend, inputs=data_of(a.typed))
-        for a in plan.actions
-        if a.op is Op.CREATE and a.address.kind == "node"
-    }
-    out: list[tuple[Record, Shape]] = []
-    for place in plan.reservations:
-        node = new.get(place.node) or state.get("node", place.node)
-        if place.task == task and node is not None:
-            out.append((node, share(node.node.resources, place.total_blocks, len(place.blocks))))
-    return out
 
 
 def _others(name: str, planned: Mapping[Address, Inputs], backends: Backends) -> list[Diagnostic]:
@@ -140,7 +126,7 @@ def _others(name: str, planned: Mapping[Address, Inputs], backends: Backends) ->
     return out
 
 
-def _ask(name: str, planned: Mapping[Address, Inputs], backends: Backends) -> list[Diagnostic]:
+def _faults(name: str, planned: Mapping[Address, Inputs], backends: Backends) -> Sequence[ProviderError]:
     def check(client: BackendClient, _: Policy) -> Sequence[ProviderError]:
         if not client.checks:
             return ()
@@ -148,10 +134,9 @@ def _ask(name: str, planned: Mapping[Address, Inputs], backends: Backends) -> li
         return call(lambda: client.check(inputs), policy=PATIENCE)
 
     try:
-        faults = backends.read(name, check)
+        return backends.read(name, check)
     except ProviderError as error:
-        faults = (error,)
-    return [_diagnostic(name, error, planned, backends) for error in faults]
+        return (error,)
 
 
 def _diagnostic(

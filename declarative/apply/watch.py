@@ -148,7 +148,13 @@ def follow(
     while True:
         state = store.read()
         if turn >= due and _has_to_settle(state, rounds.poll(state), retries.now()):
-            before, state = state, _settled(store, backends, settled) or state
+            before = state
+            try:
+                with store.lock(FOLLOWING) as writer:
+                    state = settled(writer, backends)
+            except StateError as error:
+                if error.code != "locked":  # else another command has done or will do the same
+                    raise
             retries.silences = _report_silences(state, retries.silences, retries.now(), remind)
             # What cannot be settled now, since a node does not answer or another command writes, is tried
             # again less and less often.
@@ -216,17 +222,6 @@ def _has_to_settle(state: State, statuses: Mapping[str, RankStatus], now: float)
             return True
     silent = any(given_up(r) or silent_since(r) is not None for r in state.of("node"))
     return silent or bool(gang_stops(state)) or bool(half_started(state, now))
-
-
-def _settled(store: Store, backends: Backends, settled: Callable[[Writer, Backends], State]) -> State | None:
-    """Settle under the lock; None while another command holds it, which has done or will do the same."""
-    try:
-        with store.lock(FOLLOWING) as writer:
-            return settled(writer, backends)
-    except StateError as error:
-        if error.code != "locked":
-            raise
-        return None
 
 
 def stop_task(

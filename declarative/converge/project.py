@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -114,7 +115,8 @@ class ProjectSession:
         from declarative.planner.tasks import desired_at
 
         state = self.state.named
-        loaded = load(self.directory, **self._given(), **apart, state=state, look=look, published=published)
+        sources = self._sources()
+        loaded = load(self.directory, **sources, **apart, state=state, look=look, published=published)
         self.warnings = loaded.diagnostics
         self._read = (*loaded.files, *(str(path.absolute()) for path in self._var_files))
         self.files = {t.files.digest: t.files for t in loaded.desired.tasks.values() if t.files is not None}
@@ -144,32 +146,26 @@ class ProjectSession:
         `InvalidError` if it is not certain where the project keeps its state, or with `some` if there are
         neither documents nor a state.
         """
-        self._given()  # an error of the command line is no error of the project
+        from declarative.language.loader import declared_state
+
+        self._sources()  # an error of the command line is no error of the project
         try:
             self.load()
         except InvalidError as error:
             self.warnings = tuple(d for d in error.diagnostics if d.code != "no-documents")
-            self._check_where(error)
+            if self.warnings and not self.state.named:
+                # A command must not work on another state than the one that is meant.
+                try:
+                    elsewhere = declared_state(self.directory, **self._sources())
+                except ValueError:
+                    raise error from None
+                if elsewhere or not self.state.default.exists():
+                    raise
             if some and not self.warnings and not self.state.known:
                 raise
         return self._declared
 
-    def _check_where(self, error: InvalidError) -> None:
-        """Raise the project's errors unless it keeps its state in the default place: a command must not work
-        on another state than the one that is meant.
-        """
-        from declarative.language.loader import declared_state
-
-        if self.state.named or not self.warnings:
-            return
-        try:
-            elsewhere = declared_state(self.directory, **self._given())
-        except ValueError:
-            raise error from None
-        if elsewhere or not self.state.default.exists():
-            raise error
-
-    def _given(self) -> dict[str, Any]:
+    def _sources(self) -> dict[str, Any]:
         """The project's files and variables of the command line."""
         variables: dict[str, str] = {}
         for text in self._variables:
@@ -193,26 +189,22 @@ class ProjectSession:
     def origin(self, desired: Desired | None) -> Origin:
         """Which project this run is of: for the first line of plans, and for questions."""
         from declarative.converge.actor import is_changed, who
+        from declarative.language.loader import declared_name
         from declarative.planner.plan import Origin
 
         here = self.directory.resolve()
         top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+        name: str | None = desired.project.name if desired else None
+        if desired is None:  # whatever is wrong with its files, its name may be read
+            with contextlib.suppress(InvalidError, OSError, ValueError):
+                name = declared_name(self.directory, **self._sources())
         return Origin(
-            project=(desired.project.name if desired else self._declared_name()) or here.name or None,
+            project=name or here.name or None,
             environment=None if here == top else here.relative_to(top).as_posix(),
             state=_without_secrets(self.state.url(desired)),
             commit=who(self.directory).revision,
             changed=is_changed(self.directory, self._read),
         )
-
-    def _declared_name(self) -> str | None:
-        """The project's name, whatever else is wrong with its files; None if it cannot be read."""
-        from declarative.language.loader import declared_name
-
-        try:
-            return declared_name(self.directory, **self._given())
-        except (InvalidError, OSError, ValueError):
-            return None
 
     def backends(self, desired: Desired | None, state: State) -> Backends:
         """The providers of this run. Hosts are reached as they are declared now, where they are."""
@@ -221,36 +213,27 @@ class ProjectSession:
         from declarative.planner.hosts import hosts_of
 
         on_late.set(None if self.outages else self._say_late)  # a loop tells of them itself
-        declared = self._declared
+        declared, folder = self._declared, self.directory.resolve()
         hosts = hosts_of(declared, state) if declared else ()
         fleets = declared.fleets if declared else {}
+        # Without a name its things carry that of its folder and of the one above: other teams' folders of
+        # the same name are not meant.
+        name = (desired.project.name if desired else None) or "-".join(folder.parts[-2:]).strip("/")
         return Backends(
             desired.backends if desired else {},
-            self.directory.resolve(),
+            folder,
             state.lineage or "",
             state,
             self.files,
-            project=_mark_of(desired.project.name if desired else None, self.directory.resolve()),
+            project=re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-MOST_OF_MARK:].strip("-"),
             ways={host.name: host.fields for host in hosts if not host.whole},
             shared=self.state.shared(),
-            fence=self.state.fence,
-            changing=self.state.changing,
-            learn=self.state.learn,
+            writer=self.state.writer,
             policy=self.policy(),
             outages=self.outages,
             limits={name: fleet.unreachable_duration.seconds for name, fleet in fleets.items()},
-            hard=any(want.spec.isolation == "hard" for want in declared.tasks.values())
-            if declared
-            else False,
+            hard=any(w.spec.isolation == "hard" for w in (declared.tasks.values() if declared else ())),
         )
-
-
-def _mark_of(name: str | None, folder: Path) -> str:
-    """The project's name as things carry it: without one, its folder's with that folder's own, so that other
-    teams' folders of that name are not meant.
-    """
-    text = name or "-".join(folder.parts[-2:]).strip("/")
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[-MOST_OF_MARK:].strip("-")
 
 
 def _without_secrets(url: str) -> str:

@@ -18,25 +18,22 @@ def check_requested(requested: Iterable[str], desired: Desired, state: State | N
     """`InvalidError` unless `--replace` names declared tasks, recorded and declared volumes, or nodes that a
     declared fleet launched. Without a `state` only the declaration is checked.
     """
-    known, hosts = _replaceable(desired, state)
+    known = [f"task/{name}" for name in desired.tasks]
+    hosts: set[str] = set()
+    if state is None:
+        known += [f"volume/{name}" for name in desired.volumes]
+    else:
+        nodes = [r for r in state.of("node") if r.node.fleet in desired.fleets]
+        known += [str(r.address) for r in nodes if not r.node.host]
+        known += [f"volume/{name}" for name in desired.volumes if state.get("volume", name)]
+        hosts = {str(r.address) for r in nodes if r.node.host}
     for address in requested:
         if address not in known and (state is not None or not address.startswith("node/")):
             raise _not_replaceable(address, known, hosts)
 
 
-def _replaceable(desired: Desired, state: State | None) -> tuple[list[str], set[str]]:
-    """The addresses that `--replace` takes, and those of hosts, which cannot be made anew."""
-    known = [f"task/{name}" for name in desired.tasks]
-    if state is None:
-        return known + [f"volume/{name}" for name in desired.volumes], set()
-    nodes = [r for r in state.of("node") if r.node.fleet in desired.fleets]
-    known += [str(r.address) for r in nodes if not r.node.host]
-    known += [f"volume/{name}" for name in desired.volumes if state.get("volume", name)]
-    return known, {str(r.address) for r in nodes if r.node.host}
-
-
 def _not_replaceable(address: str, known: list[str], hosts: set[str]) -> InvalidError:
-
+    """The error about an address that `--replace` does not take, such as that of a host."""
     kind, _, name = address.partition("/")
     if address in hosts:
         hint = f"`fleetform drain {name}`, repair it, then `fleetform undrain {name}`"
@@ -72,11 +69,18 @@ def part_of(
     the tasks `aside`.
     """
     from declarative.planner.limits import with_limit_errors
+    from declarative.planner.plan_part import part_of_plan, part_with_room
     from declarative.planner.probable_renames import refused_with
 
     whole = plan = planned()
     if any(asked):
-        plan = _part(whole, planned, desired, state, inventory, asked, among)
+        _check_patterns([*asked[0], *asked[1]], plan, desired, state, among)
+        sizes = {name: fleet.nodes.target for name, fleet in desired.fleets.items() if fleet.nodes}
+        observed = observed_state(state, inventory)
+        cut = functools.partial(
+            part_of_plan, state=observed, targets=asked[0], excludes=asked[1], sizes=sizes
+        )
+        plan = part_with_room(whole, planned, cut, observed)
     cost = replace(plan.preview.cost, spent=spent)
     plan = with_limit_errors(replace(plan, preview=replace(plan.preview, cost=cost)), desired)
     if not any(asked):
@@ -85,37 +89,16 @@ def part_of(
     return replace(plan, diagnostics=in_order((*plan.diagnostics, *errors)))
 
 
-def _part(  # what `part_of` was given
-    plan: Plan,
-    planned: Callable[..., Plan],
-    desired: Desired,
-    state: State,
-    inventory: Inventory,
-    asked: tuple[tuple[str, ...], tuple[str, ...]],
-    among: str,
-) -> Plan:
-    from declarative.planner.plan_part import part_of_plan, part_with_room, possible_targets
+def _check_patterns(patterns: Iterable[str], plan: Plan, desired: Desired, state: State, among: str) -> None:
+    """`InvalidError` for the first of them that names nothing."""
+    from declarative.planner.plan_part import possible_targets
 
+    by_kind = {"task": desired.tasks, "fleet": desired.fleets, "volume": desired.volumes}
     known = {*possible_targets(plan, state), *(v.declared_by for v in desired.volumes.values())}
-    for kind, names in (("task", desired.tasks), ("fleet", desired.fleets), ("volume", desired.volumes)):
-        known |= {f"{kind}/{name}" for name in names}
-    targets, excludes = asked
-    for pattern in (*targets, *excludes):
-        _check_pattern(pattern, known, among)
-    sizes = {name: fleet.nodes.target for name, fleet in desired.fleets.items() if fleet.nodes}
-    observed = observed_state(state, inventory)
-    cut = functools.partial(part_of_plan, state=observed, targets=targets, excludes=excludes, sizes=sizes)
-    return part_with_room(plan, planned, cut, observed)
-
-
-def _check_pattern(pattern: str, known: set[str], among: str) -> None:
-
-    from declarative.model.diagnostic import suggest
-
-    if not any(fnmatchcase(name, pattern) for name in known):
-        named = [
-            f"`{kind}/{pattern}`" for kind in ("task", "fleet", "volume") if f"{kind}/{pattern}" in known
-        ]
-        hint = suggest(pattern, sorted(known)) or "write `task/NAME`, `fleet/NAME`, or `volume/NAME`"
-        hint = f"write {' or '.join(named)}" if named else hint
-        raise failed("unknown-address", f"`{pattern}` names nothing {among}", hint)
+    known |= {f"{kind}/{name}" for kind, names in by_kind.items() for name in names}
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            named = [f"`{kind}/{pattern}`" for kind in by_kind if f"{kind}/{pattern}" in known]
+            hint = suggest(pattern, sorted(known)) or "write `task/NAME`, `fleet/NAME`, or `volume/NAME`"
+            hint = f"write {' or '.join(named)}" if named else hint
+            raise failed("unknown-address", f"`{pattern}` names nothing {among}", hint)

@@ -161,30 +161,26 @@ class StateAccess:
         `typed` refuses damaged records; commands that show or correct records leave it out. A state of
         another project is refused for writing and if it has to be this project's `own`; else it is a warning.
         """
+        from declarative.store import StateError, project_copy
+
         if self._store is not None:
             return self._store
         url = self.url(desired)
         if offline:
             self._check_within(url)
         lost = None if anew else self._lost(url)
-        if write:
-            return self._open_to_write(desired, lost, create=create, typed=typed)
-        self._store = self._open(url, typed=typed)
-        self._check_project(desired, self._store, refuse=own)
-        if not offline:
-            self._warn_of_copy(url)
+        if lost and write:
+            raise failed("no-state", *lost)
+        self._store = self._open(url, write=write, create=write and create, typed=typed)
+        if typed or not write:
+            self._check_project(desired, self._store, refuse=write or own)
+        if not write and not offline and (folder := self.folder(url)):
+            try:
+                project_copy.check(folder, note=False)
+            except StateError as error:
+                _note(f"warning: {error.summary}; {error.hint}")
         if lost:
             _note(f"warning: {lost[0]}; {lost[1]}")
-        return self._store
-
-    def _open_to_write(
-        self, desired: Desired | None, lost: tuple[str, str] | None, *, create: bool, typed: bool
-    ) -> Store:
-        if lost:
-            raise failed("no-state", *lost)
-        self._store = self._open(self.url(desired), write=True, create=create, typed=typed)
-        if typed:
-            self._check_project(desired, self._store, refuse=True)
         return self._store
 
     def open_if_any(self, desired: Desired | None) -> Store:
@@ -232,16 +228,6 @@ class StateAccess:
     def _is_within(self, file: Path) -> bool:
         """Whether a file lies in the project. By `realpath`: `resolve` fails of a link to itself."""
         return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(self.directory))
-
-    def _warn_of_copy(self, url: str) -> None:
-        from declarative.store import StateError, project_copy
-
-        folder = self.folder(url)
-        try:
-            if folder:
-                project_copy.check(folder, note=False)
-        except StateError as error:
-            _note(f"warning: {error.summary}; {error.hint}")
 
     def _open(self, url: str, *, write: bool = False, create: bool = False, typed: bool = False) -> Store:
         from declarative.store import StateError, open_store
@@ -394,20 +380,9 @@ class StateAccess:
                 writer = stack.enter_context(store.lock(doing, patience, on_wait=on_wait, **more))
             yield writer
 
-    def fence(self) -> int | None:
-        """See `Writer.fence`; None while this command does not hold the lock, and so only reads."""
-        writer = self._store.writer if self._store else None
-        return writer.fence() if writer else None
-
-    def changing(self) -> int | None:
-        """See `Writer.changing`; None as of `fence`."""
-        writer = self._store.writer if self._store else None
-        return writer.changing() if writer else None
-
-    def learn(self, newest: int) -> bool:
-        """See `Writer.learn`; a reader is never refused."""
-        writer = self._store.writer if self._store else None
-        return writer.learn(newest) if writer else False
+    def writer(self) -> Writer | None:
+        """The writer, while this command holds the lock."""
+        return self._store.writer if self._store else None
 
     def shared(self) -> bool:
         """Whether the state that was opened is kept outside of the project's folder."""

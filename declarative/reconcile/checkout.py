@@ -117,17 +117,13 @@ class Checkout:
         commit = self._git("rev-parse", "--verify", f"refs/remotes/origin/{self._branch}^{{commit}}")
         if commit == before:
             return False
-        self._refuse_state(commit)
-        self._git("checkout", "-q", "--force", "--detach", commit)
-        return True
-
-    def _refuse_state(self, commit: str) -> None:
-        """Refuse a commit that writes into the state's folder."""
         names = self._git("ls-tree", "-r", "-z", "--name-only", commit).split("\0")
         inside = next((name for name in names if STATE in name.split("/")), None)
         if inside is not None:
             hint = f"`git rm -r --cached {STATE}`, and put `{STATE}/` into .gitignore"
             raise GitError(f"commit {commit[:12]} has the file `{inside}`, where the state is kept", hint)
+        self._git("checkout", "-q", "--force", "--detach", commit)
+        return True
 
     def _output(self, *words: str) -> str:
         """The output of git; empty if it fails."""

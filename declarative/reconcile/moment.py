@@ -35,14 +35,6 @@ class Moment(float):
         """For how many seconds everything that was asked of it has the same answer."""
         return self.use.seconds
 
-    def _note(self, other: object) -> None:
-        if isinstance(other, Moment) and other.use is self.use:
-            return  # both grow
-        if not isinstance(other, int | float):
-            self.use.seconds = 0.0
-        elif (until := float.__sub__(float(other), self)) >= 0:
-            self.use.seconds = min(self.use.seconds, until)
-
     def __sub__(self, other: float, /) -> float:
         """The time since `other`, which grows as well."""
         if isinstance(other, Moment):
@@ -62,7 +54,12 @@ class Moment(float):
 
 def _compared(operation: Callable[..., Any]) -> Callable[..., Any]:
     def run(self: Moment, other: object) -> Any:
-        self._note(other)
+        if isinstance(other, Moment) and other.use is self.use:
+            pass  # both grow
+        elif not isinstance(other, int | float):
+            self.use.seconds = 0.0
+        elif (until := float.__sub__(float(other), self)) >= 0:
+            self.use.seconds = min(self.use.seconds, until)
         return operation(self, other)
 
     return run

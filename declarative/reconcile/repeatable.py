@@ -47,16 +47,6 @@ def marks_of(backends: Backends, names: Iterable[str]) -> Marks | None:
     return out
 
 
-def _goes_on(state: State, backends: Backends) -> bool:
-    """Whether each rank that has not ended is doing as it is recorded."""
-    try:
-        polls = [poll(state, backends.get(name), nodes) for name, nodes in running(state).items()]
-    except ProviderError:
-        return False
-    live = {record.address.name: state.ranks.get(record.address.name) for record in _live(state)}
-    return {name: status for some in polls for name, status in some.items()} == live
-
-
 def _live(state: State) -> list[Record]:
     return [r for r in state.of("rank") if not state.has_ended(r.address.name)]
 
@@ -84,7 +74,17 @@ class RepeatableRound:
         """Whether nothing has changed since."""
         same = self.since <= now < self.until and desired == self.desired and policy == self.policy
         same = same and self.store.seal() == self.seal and marks_of(self.backends, self.marks) == self.marks
-        return same and _goes_on(self.state, self.backends)
+        if not same:
+            return False
+        try:  # whether each rank that has not ended is doing as it is recorded
+            polls = [
+                poll(self.state, self.backends.get(name), nodes)
+                for name, nodes in running(self.state).items()
+            ]
+        except ProviderError:
+            return False
+        live = {r.address.name: self.state.ranks.get(r.address.name) for r in _live(self.state)}
+        return {name: status for statuses in polls for name, status in statuses.items()} == live
 
     def repeated(self) -> Round:
         """The same round, with what was spent until now."""

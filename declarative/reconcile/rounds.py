@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
 from declarative.apply.backend_look import backends_of
@@ -77,16 +77,6 @@ class RoundRun:
 
     def converge(self) -> int:
         """Look, plan and do what is permitted; the exit code, as `apply` has it."""
-        with self._locked() as writer:
-            outcome = self.run.converge(self._make_plan(writer), writer, self)
-            self._results = outcome.results
-            if not outcome.is_refused:
-                self._observer.finished(outcome)
-        return outcome.exit_code
-
-    @contextmanager
-    def _locked(self) -> Iterator[Writer]:
-        """The lock, if it is free, and only as long as this loop leads."""
         rounds, store = self.rounds, self.run.store
         with rounds.locked(store) as writer:
             if not rounds.leads():
@@ -94,12 +84,16 @@ class RoundRun:
             if rounds.files.outdated():
                 raise _OutdatedError
             self._epoch = writer.lease.epoch
-            yield writer
+            outcome = self.run.converge(self._make_plan(writer), writer, self)
+            self._results = outcome.results
+            if not outcome.is_refused:
+                self._observer.finished(outcome)
             rounds.note_outages(store, writer)
             self.after = writer.state()
             with suppress(StateError):  # what was written holds without a seal
                 writer.seal()
                 self._seal = store.seal()
+        return outcome.exit_code
 
     def _make_plan(self, writer: Writer) -> Plan:
         """Plan without what a backend would refuse, and without a backend that goes away meanwhile."""
@@ -199,13 +193,20 @@ class RoundRun:
 
     def as_round(self, waits: tuple[Wait, ...]) -> Round:
         """The round, as its observers get it."""
+        places = {r.address.name: r.reservation.node for r in self.run.looked_from.of("reservation")}
+        statuses = self.run.observation.inventory.ranks if self.run.observation else {}
         done = replace(
             _no_round((), held=True),
             epoch=self._epoch,
             plan=self._whole,
             results=self._results,
             waits=waits,
-            gpus=self._gpus(),
+            gpus={
+                (places[rank], gpu, uuid): percent
+                for rank, status in statuses.items()
+                if rank in places
+                for gpu, uuid, percent in status.gpus
+            },
         )
         if plan := self.run.plan:
             errors = self.errors + tuple(d for d in plan.diagnostics if d.severity is Severity.ERROR)
@@ -214,18 +215,6 @@ class RoundRun:
             backends = tuple(sorted({*self.desired.backends, *backends_of(self.after)}))
             done = replace(done, status=status_view(self.desired, self.after), backends=backends)
         return done
-
-    def _gpus(self) -> dict[tuple[str, int, str], int]:
-        """See `Round.gpus`."""
-        if self.run.observation is None:
-            return {}
-        places = {r.address.name: r.reservation.node for r in self.run.looked_from.of("reservation")}
-        return {
-            (places[rank], gpu, uuid): percent
-            for rank, status in self.run.observation.inventory.ranks.items()
-            if rank in places
-            for gpu, uuid, percent in status.gpus
-        }
 
     def as_repeatable(self, done: Round) -> RepeatableRound | None:
         """The round as one to repeat, if it left nothing to do."""

@@ -96,23 +96,19 @@ class WatchedFiles:
             self.who = who(self._session.directory)
         sends_files = self.desired is not None and any(t.files for t in self.desired.tasks.values())
         if self.desired is None or mark != self._mark or sends_files:
-            self._read(mark)
+            try:
+                loaded = self._session.load(look="contents")
+            except InvalidError as error:
+                self.wrong = error.diagnostics
+            else:
+                self.desired, self._files, self.wrong = loaded.desired, loaded.files, ()
+                self.in_force = self.who.revision if self.who else None
+            self._mark = unchanged(mark, self._marked())
+            self._observer.wrong(self.wrong, held=self.desired is not None)
         if self.desired is None:
             return None
         self._session.pass_time()
         return self._session.current
-
-    def _read(self, mark: Mark) -> None:
-        try:
-            loaded = self._session.load(look="contents")
-        except InvalidError as error:
-            self.wrong = error.diagnostics
-        else:
-            self.desired, self._files, self.wrong = loaded.desired, loaded.files, ()
-        if not self.wrong:
-            self.in_force = self.who.revision if self.who else None
-        self._mark = unchanged(mark, self._marked())
-        self._observer.wrong(self.wrong, held=self.desired is not None)
 
     def changed(self) -> bool:
         """Whether they were written since they were read."""

@@ -97,6 +97,14 @@ class LatestState:
         spent = recorded.view.spent
         if spent is not None and spent.dollars:
             notes.append(("", f"Spent in {spent.month}: {spent.dollars:,.2f} USD"))
+        held: list[str] = []
+        for wait in last.waits if last else ():
+            until = "" if wait.until is None else f" (until {iso(wait.until)} at the latest)"
+            held.append(f"{wait.action} {wait.address}: {wait.why}{until}")
+            if wait.hint:
+                held.append(f"    {wait.hint}")
+            if wait.digest:
+                held.append(f"    fleetform approve {wait.digest}")
         return Page(
             title=self._title(),
             at=self._clock(),
@@ -105,7 +113,7 @@ class LatestState:
             events=recorded.events,
             refusals=plan.unplaced.refusals if plan else (),
             waiting=plan.unplaced.tried_again if plan else frozenset(),
-            held=_held(last) if last else (),
+            held=held,
             diagnostics=last.errors if last else (),
         )
 
@@ -130,17 +138,4 @@ def _loop_notes(last: Round | None, late: str | None) -> list[tuple[str, str]]:
     failed = [r.id for r in last.results if r.outcome == "failed"]
     if failed:
         lines.append(("bad", f"Failed in the last round: {', '.join(failed[:5])}"))
-    return lines
-
-
-def _held(last: Round) -> list[str]:
-    """Lines about actions of the plan that the loop did not do."""
-    lines: list[str] = []
-    for wait in last.waits:
-        until = "" if wait.until is None else f" (until {iso(wait.until)} at the latest)"
-        lines.append(f"{wait.action} {wait.address}: {wait.why}{until}")
-        if wait.hint:
-            lines.append(f"    {wait.hint}")
-        if wait.digest:
-            lines.append(f"    fleetform approve {wait.digest}")
     return lines

@@ -77,7 +77,15 @@ class _Recorded:
         up.add_metric([], 1)
         yield up
         yield from _fleets(recorded)
-        yield _prices(recorded)
+        prices = GaugeMetricFamily(
+            "fleetform_node_price_dollars_per_hour",
+            "What a node costs; missing if it is not known.",
+            labels=["fleet", "node", "instance_type"],
+        )
+        for node in recorded.view.nodes:
+            if node.price is not None:
+                _add(prices, [node.fleet, node.name, node.instance_type], node.price)
+        yield prices
         tasks = Tally(task.state for task in recorded.view.tasks)
         family = GaugeMetricFamily("fleetform_tasks", "Tasks by state.", labels=["state"])
         for state in RankState:
@@ -124,19 +132,6 @@ def _fleets(recorded: Recorded) -> Iterator[Metric]:
             if number is not None:
                 _add(declared, [name, bound], number)
     yield from (nodes, blocks, declared)
-
-
-def _prices(recorded: Recorded) -> Metric:
-    labels = ["fleet", "node", "instance_type"]
-    family = GaugeMetricFamily(
-        "fleetform_node_price_dollars_per_hour",
-        "What a node costs; missing if it is not known.",
-        labels=labels,
-    )
-    for node in recorded.view.nodes:
-        if node.price is not None:
-            _add(family, [node.fleet, node.name, node.instance_type], node.price)
-    return family
 
 
 class _Rounds:

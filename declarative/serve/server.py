@@ -78,7 +78,9 @@ class Site:
         split = urlsplit("/" + target.lstrip("/"))  # `//[` is not a valid address
         page = self._pages.get(split.path)
         if split.path not in PROBES:
-            if not self._may(authorization):
+            # The token, as `Bearer`, or as the password of `Basic` for browsers.
+            token = _token_in(authorization or "")
+            if self._token is not None and not hmac.compare_digest(token, self._token):
                 return _text(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
             if self._token is None and not _is_loopback_host(host):
                 # Otherwise a foreign page whose name resolves to this host could make a browser read this
@@ -90,12 +92,6 @@ class Site:
             return page(split.query)
         except Exception as error:  # noqa: BLE001 (one request must not end the others; secrets stay here)
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, getattr(error, "code", None) or type(error).__name__)
-
-    def _may(self, authorization: str | None) -> bool:
-        """Whether a request has the token, as `Bearer`, or as the password of `Basic` for browsers."""
-        if self._token is None:
-            return True
-        return hmac.compare_digest(_given(authorization or ""), self._token)
 
     def _page(self, query: str) -> Answer:
         asked = parse_qs(query).get("refresh", [])
@@ -114,7 +110,7 @@ def _text(status: HTTPStatus, text: str) -> Answer:
     return Answer(status, f"{text}\n".encode(errors="replace"))
 
 
-def _given(authorization: str) -> bytes:
+def _token_in(authorization: str) -> bytes:
     """The token in a header; empty if there is none."""
     scheme, _, rest = authorization.partition(" ")
     if scheme.lower() == "bearer":
@@ -161,15 +157,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         self.server.note_asked(self.connection)
-        with self.server.room(self.path) as there_is:
-            busy = _text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once: try again")
-            self._send(self._answered() if there_is else busy, body=body)
-
-    def _answered(self) -> Answer:
         hosts = self.headers.get_all("Host", [])
-        if len(hosts) > 1:  # a proxy before this may go by another one of them
-            return _text(HTTPStatus.BAD_REQUEST, HTTPStatus.BAD_REQUEST.phrase)
-        return self.server.site.answer(self.path, self.headers["Authorization"], next(iter(hosts), None))
+        with self.server.room(self.path) as there_is:
+            if not there_is:
+                answer = _text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once: try again")
+            elif len(hosts) > 1:  # a proxy before this may go by another one of them
+                answer = _text(HTTPStatus.BAD_REQUEST, HTTPStatus.BAD_REQUEST.phrase)
+            else:
+                host = next(iter(hosts), None)
+                answer = self.server.site.answer(self.path, self.headers["Authorization"], host)
+            self._send(answer, body=body)
 
     def _send(self, answer: Answer, *, body: bool) -> None:
         self.send_response(answer.status)

@@ -63,17 +63,6 @@ class Announcer:
         if not self._leads:
             self._leads = True
             self._write("reconcile.leads", "reconcile/loop", {"epoch": done.epoch})
-        self._write_errors(done)
-        if done.plan is None:
-            return
-        waits = {Wait(address=w.address, action=w.action, why=w.why, digest=w.digest) for w in done.waits}
-        for wait in sorted(waits - self._waits, key=lambda w: (w.address, w.action, w.why)):
-            kind = wait.address.partition("/")[0]
-            detail = {"action": wait.action, "why": wait.why, "digest": wait.digest}
-            self._write(f"{kind}.waiting", wait.address, detail)
-        self._waits = waits
-
-    def _write_errors(self, done: Round) -> None:
         errors = {
             _Error(e.code, e.summary, e.span.file if e.span else "", e.span.line if e.span else 0)
             for e in done.errors
@@ -91,6 +80,14 @@ class Announcer:
         if self._errors and not errors:
             self._write("reconcile.recovered", "reconcile/loop", {"commit": done.revision})
         self._errors = errors
+        if done.plan is None:
+            return
+        waits = {Wait(address=w.address, action=w.action, why=w.why, digest=w.digest) for w in done.waits}
+        for wait in sorted(waits - self._waits, key=lambda w: (w.address, w.action, w.why)):
+            kind = wait.address.partition("/")[0]
+            detail = {"action": wait.action, "why": wait.why, "digest": wait.digest}
+            self._write(f"{kind}.waiting", wait.address, detail)
+        self._waits = waits
 
 
 TIMEOUT = 10.0
