@@ -168,35 +168,20 @@ def cli(ctx: click.Context, directory: str) -> None:
     ctx.obj = {"directory": directory}
 
 
-def _mend_streams() -> None:
-    """Streams that are closed (`>&-`) take anything; others show as `?` what their encoding lacks, and say
-    nothing that a CI agent obeys.
-    """
-    from declarative.cli.output import Stream
-
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # to the end
-        elif isinstance(stream, io.TextIOWrapper):
-            setattr(sys, name, Stream(stream))
-
-
-def _end_if_asking(code: int) -> None:
-    """End at once where threads still wait for answers: Python would join them."""
-    if any(t is not threading.main_thread() and not t.daemon for t in threading.enumerate()):
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
-
-
 def main() -> NoReturn:
     """Run the command; exit codes are those of docs/commands.md (usage errors are 1, not click's 2)."""
     # A large project is half a million values that all live to the end. Python would go through them at every
     # 700 new ones, which takes a quarter of the time of a plan. Garbage is still collected.
     gc.set_threshold(100_000, 20, 50)
-    _mend_streams()
+    from declarative.cli.output import Stream
+
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # it is closed (`>&-`), and takes anything
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # to the end
+        elif isinstance(stream, io.TextIOWrapper):
+            # It shows as `?` what its encoding lacks, and says nothing that a CI agent obeys.
+            setattr(sys, name, Stream(stream))
     code = _run()
     gc.freeze()  # as it exits, Python would go through all of them once more
     sys.exit(code)
@@ -219,7 +204,11 @@ def _run() -> int:
         return 1
     except (click.Abort, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
-        _end_if_asking(130)
+        if any(t is not threading.main_thread() and not t.daemon for t in threading.enumerate()):
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(130)  # threads still wait for answers, and Python would join them
         return 130
     except (_ReaderGoneError, BrokenPipeError):
         # `| head` has what it wanted, which is no fault. Nothing more can be printed, not even what is

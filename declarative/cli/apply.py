@@ -365,7 +365,15 @@ def destroy_command(session: ProjectSession, *, orphans: bool, **options: Any) -
             _read_again(run, partial(_nothing, session))
             outcome = _converge(run, run.make_plan(writer), writer, output)
         if outcome.carried_out:
-            _say_protected(run, output)
+            stays = protected(run)
+            guarded = [address for address, is_guarded in stays.items() if is_guarded]
+            names = [address for address, is_guarded in stays.items() if not is_guarded]
+            unprotect = "write `prevent_destroy: false` in their fleets and volumes"
+            if any(name.startswith("volume/") and name not in run.desired.protected for name in names):
+                without = "`removed: [{from: volume/NAME, destroy: true}]` in the project"
+                unprotect = f"{unprotect} (of a volume without one: {without})"
+            hint = f"To delete them too: {unprotect}, and destroy again."
+            output.say_protected(names, hint, guarded)
             if run.desired == Desired() and run.store.read().lineage is None and not output.as_json:
                 sys.stderr.write(f"{ELSEWHERE}\n")
         return outcome.exit_code
@@ -399,18 +407,6 @@ def protected(run: Run) -> dict[str, bool]:
     return {
         at: desired.is_guarded(at, inputs) for at, inputs in meant.items() if desired.protects(at, inputs)
     }
-
-
-def _say_protected(run: Run, output: RunOutput) -> None:
-    """Print which protected things stay, and how to delete them."""
-    stays = protected(run)
-    guarded = [address for address, is_guarded in stays.items() if is_guarded]
-    names = [address for address, is_guarded in stays.items() if not is_guarded]
-    unprotect = "write `prevent_destroy: false` in their fleets and volumes"
-    if any(name.startswith("volume/") and name not in run.desired.protected for name in names):
-        without = "`removed: [{from: volume/NAME, destroy: true}]` in the project"
-        unprotect = f"{unprotect} (of a volume without one: {without})"
-    output.say_protected(names, f"To delete them too: {unprotect}, and destroy again.", guarded)
 
 
 # ---------------------------------------------------------------------------------- `apply --wait` follows
@@ -456,7 +452,9 @@ class TaskFollowing:
         """
         from declarative.apply.retry_schedule import NOT_STARTED
         from declarative.apply.watch import follow as watch
+        from declarative.model.state import natural
         from declarative.model.status import RankState
+        from declarative.render.data import iso
         from declarative.store import StateError
 
         run, retries = self._run, self._retries
@@ -487,8 +485,12 @@ class TaskFollowing:
         without_place = retries.without_place
         never = {task: NOT_STARTED for task in states if not retries.knew(task)}
         self._output.say_ended(run.store, states, {**never, **without_place})
-        self._say_idle()
-        bad = [task for task, state in states.items() if state is not RankState.SUCCEEDED]
+        state = run.store.read()
+        for name, when in sorted(self._idle.when(state).items(), key=lambda item: natural(item[0])):
+            node = state.get("node", name)
+            if node and node.node.price != 0:
+                self._output.say(f"node/{name} is idle: `fleetform apply` gives it back from {iso(when)} on")
+        bad = [task for task, ended in states.items() if ended is not RankState.SUCCEEDED]
         if not bad:
             return 0
         return 3 if all(t in without_place and states[t] is RankState.PENDING for t in bad) else 4
@@ -562,17 +564,6 @@ class TaskFollowing:
                     if run.faults:
                         raise run.faults[0]
         return not stop.is_set()
-
-    def _say_idle(self) -> None:
-        """Say which nodes stay although nothing runs on them, and when they are given back."""
-        from declarative.model.state import natural
-        from declarative.render.data import iso
-
-        state = self._run.store.read()
-        for name, when in sorted(self._idle.when(state).items(), key=lambda item: natural(item[0])):
-            node = state.get("node", name)
-            if node and node.node.price != 0:
-                self._output.say(f"node/{name} is idle: `fleetform apply` gives it back from {iso(when)} on")
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[Writer | None]:

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -251,17 +251,9 @@ def _annotate(plan: Mapping[str, Any]) -> None:
     for key in keys:
         _append(output, f"{key}<<{end}\n{clean(plan.get(key))}\n{end}\n")
     sys.stdout.flush()
-    for line in list(_annotations(plan["diagnostics"]))[:MOST_ANNOTATIONS]:
-        # Past `output.Stream`, which breaks such lines wherever they come from: these are meant.
-        sys.stdout.buffer.write(line.encode(errors="replace"))
-    sys.stdout.buffer.flush()
-
-
-def _annotations(diagnostics: Any) -> Iterator[str]:
-    """`::error file=fleets/gpu.yaml,line=3::…`: data is escaped as the runner's documentation says."""
     top = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
     here = Path(str(click.get_current_context().find_root().obj["directory"])).absolute()
-    for item in diagnostics:
+    for item in plan["diagnostics"][:MOST_ANNOTATIONS]:
         kind = "error" if item.get("severity") == "error" else "warning"
         where = {"title": f"fleetform: {item.get('code')}"}
         if item.get("file"):
@@ -270,8 +262,12 @@ def _annotations(diagnostics: Any) -> Iterator[str]:
         text = clean(item.get("summary", "")) + "".join(
             f"\n{clean(line)}" for line in str(item.get("hint") or "").splitlines()
         )
+        # `::error file=fleets/gpu.yaml,line=3::…`: data is escaped as the runner's documentation says.
         properties = ",".join(f"{key}={_escaped(value, more=':,')}" for key, value in where.items())
-        yield f"::{kind} {properties}::{_escaped(text)}\n"
+        line = f"::{kind} {properties}::{_escaped(text)}\n"
+        # Past `output.Stream`, which breaks such lines wherever they come from: these are meant.
+        sys.stdout.buffer.write(line.encode(errors="replace"))
+    sys.stdout.buffer.flush()
 
 
 def _escaped(text: str, more: str = "") -> str:

@@ -35,24 +35,17 @@ def _directory(ctx: click.Context) -> Path:
     return Path(root.params.get("directory") or ".")
 
 
-def _state_file(ctx: click.Context) -> Path | None:
-    url = ctx.params.get("state_url") or os.environ.get("FLEETFORM_STATE") or "sqlite:///.fleetform/state.db"
-    if not url.startswith("sqlite:///"):
-        return None
-    path = _directory(ctx) / url.removeprefix("sqlite:///")
-    # The log of a database that is written right now lies beside it, and is opened with it.
-    beside = (path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal"))
-    if not path.is_file() or any(os.path.lexists(p) and not p.is_file() for p in beside):
-        return None
-    return path
-
-
 def _recorded(ctx: click.Context) -> list[str]:
     """The addresses in the state; none if it cannot be read."""
     import sqlite3
 
-    path = _state_file(ctx)
-    if path is None:
+    url = ctx.params.get("state_url") or os.environ.get("FLEETFORM_STATE") or "sqlite:///.fleetform/state.db"
+    if not url.startswith("sqlite:///"):
+        return []
+    path = _directory(ctx) / url.removeprefix("sqlite:///")
+    # The log of a database that is written right now lies beside it, and is opened with it.
+    beside = (path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal"))
+    if not path.is_file() or any(os.path.lexists(p) and not p.is_file() for p in beside):
         return []
     with contextlib.suppress(sqlite3.Error, ValueError):
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=0.2)
@@ -63,14 +56,6 @@ def _recorded(ctx: click.Context) -> list[str]:
             rows = connection.execute("SELECT address FROM resources LIMIT ?", (MOST,)).fetchall()
             return [a for (a,) in rows if isinstance(a, str) and _ADDRESS.fullmatch(a)]
     return []
-
-
-def _declared(ctx: click.Context) -> Iterator[tuple[str, int]]:
-    """The tasks in the project's own files, with how many nodes they ask for."""
-    for document in _documents(ctx):
-        name, nodes = document.get("name"), document.get("nodes", 1)
-        if document.get("type") == "task" and _is_name(name):
-            yield str(name), nodes if isinstance(nodes, int) else 1
 
 
 def _is_name(value: object) -> bool:
@@ -99,7 +84,11 @@ def _documents(ctx: click.Context) -> Iterator[Mapping[str, Any]]:
 
 def _tasks(ctx: click.Context) -> dict[str, int]:
     """Every task that is declared or has run, with the number of its ranks."""
-    counts = dict(_declared(ctx))
+    counts: dict[str, int] = {}
+    for document in _documents(ctx):
+        name, nodes = document.get("name"), document.get("nodes", 1)
+        if document.get("type") == "task" and _is_name(name):
+            counts[str(name)] = nodes if isinstance(nodes, int) else 1
     for address in _recorded(ctx):
         if address.startswith("rank/"):
             task, _, rank = address.removeprefix("rank/").rpartition("-")

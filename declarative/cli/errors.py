@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise, takewhile
 from typing import Any
 
@@ -171,13 +171,8 @@ def usage(error: click.UsageError, typed: Sequence[str]) -> Failed:
     elif summary.startswith("got unexpected extra argument"):
         hint = FILES.get(command or "")
     hint = hint or f"`{ctx.command_path if ctx else 'fleetform'} --help` shows what can be written"
-    return Failed(failed("usage", summary, hint), (command or "") if _is_for_programs(words) else None)
-
-
-def _is_for_programs(words: Sequence[str]) -> bool:
-    """Whether JSON was asked for, in either way that there is."""
-    pairs = pairwise(words)
-    return not {"--json", "--format=json"}.isdisjoint(words) or ("--format", "json") in pairs
+    wants_json = not {"--json", "--format=json"}.isdisjoint(words) or ("--format", "json") in pairwise(words)
+    return Failed(failed("usage", summary, hint), (command or "") if wants_json else None)
 
 
 def _unknown_option(error: click.NoSuchOption, words: Sequence[str]) -> tuple[str, str | None]:
@@ -193,19 +188,12 @@ def _unknown_option(error: click.NoSuchOption, words: Sequence[str]) -> tuple[st
         if not name.startswith("--") and f"-{name}" in known:
             return name, f"write `-{name}`"
     refused = error.option_name
-    meant = [*_refused_as(refused, typed, known)] or [refused]
+    # For `-ab` click's error names only `-a`.
+    meant = [name for name in typed if name not in known and refused in (name, name[:2])] or [refused]
     for name in meant:
-        if hint := _instead_of(name.lstrip("-"), error.ctx.info_name, asks="--auto-approve" in known):
+        hint = OPTIONS.get(name.lstrip("-"))
+        if hint == APPROVE and "--auto-approve" not in known:  # the command does not ask for consent
+            hint = NOT_ASKED.get(error.ctx.info_name or "")
+        if hint:
             return name, hint
     return meant[0], suggest(f"--{meant[0].lstrip('-')}", ["--help", *filter(re.compile("--").match, known)])
-
-
-def _refused_as(refused: str, typed: Iterable[str], known: Collection[str]) -> Iterator[str]:
-    """The options that click's error may mean: for `-ab` it names only `-a`."""
-    return (name for name in typed if name not in known and refused in (name, name[:2]))
-
-
-def _instead_of(option: str, command: str | None, *, asks: bool) -> str | None:
-    """The hint for another tool's option; `asks`: whether the command asks for consent."""
-    hint = OPTIONS.get(option)
-    return hint if asks or hint != APPROVE else NOT_ASKED.get(command or "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,7 +26,6 @@ from declarative.converge.selection import part_of
 from declarative.model.diagnostic import InvalidError, failed, has_errors
 
 if TYPE_CHECKING:
-    from declarative.model.diagnostic import Diagnostic
     from declarative.planner.explain import Answer, Explainer
 
 
@@ -48,7 +47,11 @@ def explain_command(
     target: str,
     as_json: bool,
     no_pager: bool,
-    **asked: Any,
+    offline: bool,
+    requested: tuple[str, ...],
+    reuse: bool,
+    effort: int,
+    max_work: int | None,
 ) -> int:
     """Plan, and explain one address of the plan: `task/NAME`, `rank/NAME-0` or `node/NAME`.
 
@@ -64,40 +67,16 @@ def explain_command(
     turned_down by code; plan_hourly_change is what the plan would cost more, USD an hour. Lists are cut at
     20, their counts are not.
     """
-    from declarative.render.explain import explain_json, explain_text
-
-    answer, diagnostics = _explain(session, target, **asked)
-    if as_json:
-        emit(explain_json(answer, diagnostics))
-    else:
-        say(diagnostics)
-        show_paged(explain_text(answer, **out_style()), paged=not no_pager)
-    if has_errors(diagnostics):
-        return 1
-    refusal = getattr(answer, "refusal", None)
-    return 3 if refusal and refusal.starts is None else 0
-
-
-def _explain(
-    session: ProjectSession,
-    target: str,
-    *,
-    offline: bool,
-    requested: tuple[str, ...],
-    reuse: bool,
-    effort: int,
-    max_work: int | None,
-) -> tuple[Answer, tuple[Diagnostic, ...]]:
-    """The answer, and the diagnostics of the plan."""
     from declarative.converge.planning import observe
     from declarative.model.diagnostic import in_order
     from declarative.planner.decisions import PlanRequest
     from declarative.planner.explain import Explainer
+    from declarative.render.explain import explain_json, explain_text
 
     kind, name = _parse(target)
     source = observe(session, requested, offline=offline)
     desired, recorded, inventory = source.desired, source.recorded, source.inventory
-    asked = PlanRequest(
+    request = PlanRequest(
         desired=desired,
         recorded=recorded,
         inventory=inventory,
@@ -107,13 +86,22 @@ def _explain(
         effort=effort,
         explained_task=name if kind == "task" else name.rpartition("-")[0] if kind == "rank" else None,
     )
-    explainer = Explainer(asked, allowed_work(max_work, offline=offline))
+    explainer = Explainer(request, allowed_work(max_work, offline=offline))
     spent = session.state.open(desired, offline=offline).spent()
     plan = part_of(lambda **_: explainer.plan, desired, recorded, inventory, ((), ()), spent=spent)
     diagnostics = in_order((*session.warnings, *source.renames.diagnostics, *plan.diagnostics))
     if not explainer.feasible:
         raise InvalidError(diagnostics)
-    return _answer(explainer, kind, name), diagnostics
+    answer = _answer(explainer, kind, name)
+    if as_json:
+        emit(explain_json(answer, diagnostics))
+    else:
+        say(diagnostics)
+        show_paged(explain_text(answer, **out_style()), paged=not no_pager)
+    if has_errors(diagnostics):
+        return 1
+    refusal = getattr(answer, "refusal", None)
+    return 3 if refusal and refusal.starts is None else 0
 
 
 def _parse(target: str) -> tuple[str, str]:

@@ -86,7 +86,10 @@ class Forge:
             with urllib.request.urlopen(request, timeout=SECONDS) as answer:  # noqa: S310
                 text = answer.read(MOST_BYTES + 1)
         except urllib.error.HTTPError as error:
-            message = _message(error)
+            message = ""
+            with suppress(OSError, ValueError):
+                details = json.loads(error.read(10_000))
+                message = str(details.get("message", ""))[:200] if isinstance(details, dict) else ""
             if error.code in {401, 403, 404}:
                 hint = "the job's token needs to write comments, and issues for `ci issue`: see docs/ci.md"
                 summary = f"{place}: {error.code} {message}"
@@ -108,14 +111,6 @@ class Forge:
             yield from items if isinstance(items, list) else ()
             if not isinstance(items, list) or len(items) < PER_PAGE:
                 return
-
-
-def _message(error: urllib.error.HTTPError) -> str:
-    with suppress(OSError, ValueError):
-        answer = json.loads(error.read(10_000))
-        if isinstance(answer, dict):
-            return str(answer.get("message", ""))[:200]
-    return ""
 
 
 class GitHub(Forge):

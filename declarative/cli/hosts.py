@@ -53,6 +53,9 @@ def trust(session: ProjectSession, *, replacing: bool, approved: bool) -> int:
     `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows on the hosts. All else in the files stays as it
     is. A key in the place of a known one is an error without --replace.
     """
+    from declarative.model.spec.hosts import fingerprint
+    from declarative.model.text import clean
+
     desired = session.load().desired
     say(session.warnings)
     files = [
@@ -69,8 +72,11 @@ def trust(session: ProjectSession, *, replacing: bool, approved: bool) -> int:
         fresh = {place: one for place, one in offered.items() if place not in {*taken, *unsteady}}
         if not fresh:
             break
-        for place, one in fresh.items():
-            emit_text(_shown(place, one.refusal))
+        for (fleet_name, _), one in fresh.items():
+            known = ", ".join(map(fingerprint, one.refusal.known))
+            instead = clean(f"  CHANGED: known is {known}") if known else ""
+            name, print_of_key = clean(one.refusal.hostname), fingerprint(one.refusal.key)
+            emit_text(f"{name} (fleet/{fleet_name})  {print_of_key}{instead}\n")
         question = "\nCompare the fingerprints with those that the hosts show. Trust these keys? "
         confirm(
             question,
@@ -181,15 +187,6 @@ def _as_trusted(host: Host, taken: Mapping[Place, NewKey]) -> Host:
         if one and jump.get("hostname") == one.refusal.hostname:
             fields["proxy_jump"] = {**jump, "host_keys": [one.refusal.key]}
     return replace(host, fields=fields)
-
-
-def _shown(place: Place, refusal: HostRefusal) -> str:
-    from declarative.model.spec.hosts import fingerprint
-    from declarative.model.text import clean
-
-    known = ", ".join(map(fingerprint, refusal.known))
-    instead = f"  CHANGED: known is {known}" if known else ""
-    return f"{clean(refusal.hostname)} (fleet/{place[0]})  {fingerprint(refusal.key)}{clean(instead)}\n"
 
 
 def _content(session: ProjectSession, name: str) -> bytes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -18,7 +19,6 @@ from declarative.converge.project import ProjectSession
 from declarative.model.diagnostic import InvalidError, failed
 
 if TYPE_CHECKING:
-    from declarative.apply.backend_client import BackendClient
     from declarative.language.importers.drafts import Draft
     from declarative.language.importers.existing import HostList
     from declarative.language.source import Document
@@ -220,8 +220,11 @@ def _of_hosts(
     except ProviderError as error:
         summary = f"the hosts cannot be looked at: {error.summary}"
         raise failed("backend-unreadable", summary, error.hint) from None
-    for host, keys in zip(every, _known_keys(provider, asked_hosts), strict=True):
-        host.update({"host_keys": list(keys)} if keys else {})
+    for host in every:
+        key = str(id(host))
+        with suppress(ProviderError):  # where this machine's files cannot be read, a look says it
+            if keys := provider.known_keys({key: asked_hosts[key]}).get(key):
+                host["host_keys"] = list(keys)
 
     def about(host: Mapping[str, Any]) -> str:
         look = looks.get(str(id(host)))
@@ -257,17 +260,6 @@ def _text(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise failed("unreadable", f"`{file}` cannot be read: {why}") from None
-
-
-def _known_keys(provider: BackendClient, hosts: Mapping[str, Mapping[str, Any]]) -> Iterator[Sequence[str]]:
-    """The keys of each host that this machine knows; none where its files cannot be read."""
-    from declarative.provider import ProviderError
-
-    for name, fields in hosts.items():
-        try:
-            yield provider.known_keys({name: fields}).get(name, ())
-        except ProviderError:  # a look says it
-            yield ()
 
 
 def _facts(look: Look) -> str:

@@ -133,7 +133,13 @@ def logs_command(
             "usage", "an earlier attempt has ended: there is nothing to follow", "leave out `--follow`"
         )
     backends = session.backends(desired, state)
-    sources = [LogSource(record, _node(record, state), backends) for record in records]
+    sources: list[LogSource] = []
+    for record in records:
+        node = node_of(record, state)
+        if node is None:
+            summary = f"the node of {record.address} is gone, and its output with it"
+            raise failed("gone", summary, TO_A_VOLUME)
+        sources.append(LogSource(record, node, backends))
     printer = Printer(
         sys.stdout.buffer,
         prefixed=len(records) > 1,
@@ -163,15 +169,6 @@ def logs_command(
     if faults:
         raise InvalidError(tuple(faults))
     return 0
-
-
-def _node(record: Record, state: State) -> Record:
-    """The node that has a rank's output."""
-    node = node_of(record, state)
-    if node is None:
-        summary = f"the node of {record.address} is gone, and its output with it"
-        raise failed("gone", summary, TO_A_VOLUME)
-    return node
 
 
 def _earlier(
@@ -516,13 +513,28 @@ class Follower:
                     say_line(clean(f"{record.address}: attempt {record.generation}"))
 
     def _take(self, track: _Track, result: Any) -> None:
-        """Print a piece, or note why there is none; then say when the rank is read again."""
-        from declarative.provider import ProviderError
+        """Print a piece, or note why there is none; then say when the rank is read again. A rank is given up
+        after a permanent error, and when it is known to have ended and its host stays silent.
+        """
+        from declarative.provider import PermanentError, ProviderError
 
         track.busy = False
         now = time.monotonic()
-        if isinstance(result, ProviderError):
-            self._take_fault(track, result, now)
+        if isinstance(result, PermanentError) or (
+            isinstance(result, ProviderError)
+            and track.source.final
+            and track.away is not None
+            and now - track.away >= GIVE_UP
+        ):
+            self.faults.append(unreadable(track.source, result))
+            self._close(track)
+            return
+        if isinstance(result, ProviderError):  # it is tried again later
+            if track.away is None:
+                address, track.away, track.pause = track.source.record.address, now, FIRST
+                say_line(clean(f"{address}: {result.summary}; it is tried again until its host answers"))
+            track.pause = min(LONGEST_WAIT, track.pause * 2)
+            track.due = now + track.pause
             return
         if isinstance(result, Exception):
             raise result
@@ -541,24 +553,6 @@ class Follower:
             self.printer.caught_up(track.source.rank)
             track.due = now + track.pause
             track.pause = min(QUIET, track.pause * 1.5)
-
-    def _take_fault(self, track: _Track, error: ProviderError, now: float) -> None:
-        """Try again later; give up after a permanent error, or when the rank is known to have ended."""
-        from declarative.provider import PermanentError
-
-        first = track.away is None
-        track.away = now if track.away is None else track.away
-        gone = track.source.final and now - track.away >= GIVE_UP
-        if isinstance(error, PermanentError) or gone:
-            self.faults.append(unreadable(track.source, error))
-            self._close(track)
-            return
-        if first:
-            address = track.source.record.address
-            say_line(clean(f"{address}: {error.summary}; it is tried again until its host answers"))
-            track.pause = FIRST
-        track.pause = min(LONGEST_WAIT, track.pause * 2)
-        track.due = now + track.pause
 
     def _close(self, track: _Track) -> None:
         track.over = True

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from declarative.model.state import Address, Record, State
     from declarative.model.status import Silence
     from declarative.provider.optional import Terminal
-    from declarative.store import Writer
 
 
 @click.command("ssh", epilog=examples("fleetform ssh gpu-0", "fleetform ssh gpu-0 -- nvidia-smi"))
@@ -81,6 +80,9 @@ def exec_command(session: ProjectSession, target: str, rank: int | None, words: 
     rank's processes, secrets included. The exit code is the command's; 125 if it was not run there, or the
     connection was lost. On ssh hosts it is the system's `ssh` that connects.
     """
+    from declarative.model.state import attempt_id
+    from declarative.provider import ProviderError
+
     desired = declared(session)
     task, only_rank = parse_target(target, rank)
     state = session.state.open(desired).read()
@@ -91,28 +93,12 @@ def exec_command(session: ProjectSession, target: str, rank: int | None, words: 
         raise failed("usage", f"task/{task} has {len(records)} ranks", hint)
     record = records[0]
     backends = session.backends(desired, state)
-    node = _node(state, record)
-    attempt = _running_attempt(backends, node, record)
-    session.state.note(desired, "exec", record.address)
-    with terminal_on(backends, node, attempt, words) as terminal:
-        return run_in(terminal, node)
-
-
-def _node(state: State, record: Record) -> Record:
+    recorded = state.ranks.get(record.address.name)
     node = state.node_of_rank(record.address.name)
     if node is None:
         node = node_of(record, state)
-        status = state.ranks.get(record.address.name)
-        if node is None or (status and status.state.ended):
-            raise _ended(record, status.state.value if status else "ended")
-    return node
-
-
-def _running_attempt(backends: Backends, node: Record, record: Record) -> str:
-    """The rank's attempt, which runs."""
-    from declarative.model.state import attempt_id
-    from declarative.provider import ProviderError
-
+        if node is None or (recorded and recorded.state.ended):
+            raise _ended(record, recorded.state.value if recorded else "ended")
     attempt = attempt_id(record)
     try:
         status = backends.get(node.backend).poll(node, [attempt])[attempt]
@@ -120,7 +106,9 @@ def _running_attempt(backends: Backends, node: Record, record: Record) -> str:
         raise failed("backend", error.summary, error.hint) from None
     if status is None or status.state.ended:
         raise _ended(record, status.state.value if status else "not started")
-    return attempt
+    session.state.note(desired, "exec", record.address)
+    with terminal_on(backends, node, attempt, words) as terminal:
+        return run_in(terminal, node)
 
 
 def _ended(record: Record, state: str) -> InvalidError:
@@ -161,19 +149,22 @@ def terminal_on(
 def run_in(terminal: Terminal, node: Record) -> int:
     """Run it to its end; its exit code, which is 128 and the signal's number if it was killed."""
     sys.stdout.flush()
+    relay = _SignalRelay()
+    # Handled and not ignored: the command would inherit an ignored signal.
+    before = {number: signal.signal(number, relay) for number in (*THEIRS, *PASSED_ON)}
     try:
-        # Handled and not ignored: the command would inherit an ignored signal.
-        with _signals() as relay:
-            process = subprocess.Popen(  # noqa: S603  # the user's command, or a provider's way to it
-                terminal.argv,
-                cwd=terminal.folder,
-                env=None if terminal.env is None else dict(terminal.env),
-            )
-            relay.process = process
-            code = process.wait()
+        relay.process = subprocess.Popen(  # noqa: S603  # the user's command, or a provider's way to it
+            terminal.argv,
+            cwd=terminal.folder,
+            env=None if terminal.env is None else dict(terminal.env),
+        )
+        code = relay.process.wait()
     except OSError as error:
         summary = f"cannot run `{terminal.argv[0]}`: {error.strerror or error}"
         raise failed("backend", summary, "see that it is installed") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     code = 128 - code if code < 0 else code
     fault = terminal.fault(code)
     if fault is not None and relay.number is not None:
@@ -196,17 +187,6 @@ class _SignalRelay:
         self.number = number
         if number in PASSED_ON and self.process is not None:
             self.process.send_signal(number)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[_SignalRelay]:
-    relay = _SignalRelay()
-    before = {number: signal.signal(number, relay) for number in (*THEIRS, *PASSED_ON)}
-    try:
-        yield relay
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
 
 
 LONGEST = 200
@@ -267,39 +247,31 @@ def _set_drained(
     reason: str | None,
     lock_timeout: float | None,
 ) -> int:
-    store = session.state.open(declared(session), write=True, create=False)
-    with session.state.lock(store, "drain" if drained else "undrain", lock_timeout) as writer:
-        state = writer.state()
-        change = _drain if drained else _undrain
-        for node in {r.address: r for r in (find_node(state, target) for target in targets)}.values():
-            emit_text(f"{node.address} {change(writer, state, node, reason)}\n")
-    return 0
-
-
-def _drain(writer: Writer, state: State, node: Record, reason: str | None) -> str:
-    """The message about the node after the change."""
     from declarative.model.state import drain_of
     from declarative.model.status import Drain
     from declarative.render.data import iso
 
-    have = drain_of(node)
-    if have and reason in (None, have.reason):
-        return f"is {have}"
-    want = Drain(since=have.since if have else str(iso(time.time())), reason=reason)
-    ranks = sorted(set(state.held_blocks().get(node.address.name, {}).values()))  # as they were last seen
-    going = f"; {and_more(ranks, 5)} {'goes' if len(ranks) == 1 else 'go'} on" if ranks else ""
-    writer.drain(node.address, want, reason)
-    return f"takes no new work: {want}{going}"
-
-
-def _undrain(writer: Writer, _state: State, node: Record, reason: str | None) -> str:
-    from declarative.model.state import drain_of
-
-    have = drain_of(node)
-    if have is None:
-        return "is not drained"
-    writer.drain(node.address, None, reason)
-    return f"takes work again; it was {have}"
+    store = session.state.open(declared(session), write=True, create=False)
+    with session.state.lock(store, "drain" if drained else "undrain", lock_timeout) as writer:
+        state = writer.state()
+        for node in {r.address: r for r in (find_node(state, target) for target in targets)}.values():
+            have = drain_of(node)
+            if not drained and have is None:
+                message = "is not drained"
+            elif not drained:
+                writer.drain(node.address, None, reason)
+                message = f"takes work again; it was {have}"
+            elif have and reason in (None, have.reason):
+                message = f"is {have}"
+            else:
+                want = Drain(since=have.since if have else str(iso(time.time())), reason=reason)
+                # As they were last seen.
+                ranks = sorted(set(state.held_blocks().get(node.address.name, {}).values()))
+                going = f"; {and_more(ranks, 5)} {'goes' if len(ranks) == 1 else 'go'} on" if ranks else ""
+                writer.drain(node.address, want, reason)
+                message = f"takes no new work: {want}{going}"
+            emit_text(f"{node.address} {message}\n")
+    return 0
 
 
 @click.command("stop", epilog=examples("fleetform stop train"))

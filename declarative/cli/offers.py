@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,10 +14,8 @@ from declarative.converge.project import ProjectSession
 from declarative.model.diagnostic import failed, has_errors
 
 if TYPE_CHECKING:
-    from declarative.model.diagnostic import Diagnostic
     from declarative.model.resource import Desired
     from declarative.model.spec import Fleet
-    from declarative.planner.offers import OfferListing, OfferQuery
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,6 +80,9 @@ def offers_command(
     offline: bool,
     no_pager: bool,
     as_json: bool,
+    backends: tuple[str, ...],
+    regions: tuple[str, ...],
+    types: tuple[str, ...],
     **asked: Any,
 ) -> int:
     """List what the project's backends could launch, cheapest first; of a FLEET, what it may launch.
@@ -92,9 +93,40 @@ def offers_command(
     With --json: format_version, total (how many were looked at), offers (backend, region, zone,
     instance_type, resources, spot, price, priced_on, limit; one for each zone) and diagnostics.
     """
+    from declarative.apply.offers import Answers, ask_offers, known_offers, own_gpus
+    from declarative.apply.parallel import ask_backends
+    from declarative.model.diagnostic import in_order
+    from declarative.model.spec.values import Resources
+    from declarative.model.state import State
+    from declarative.planner.inventory import Inventory
+    from declarative.planner.offers import OfferQuery, backends_of, is_local, matching_offers
     from declarative.render.listings import offers_json, offers_text
 
-    matching, diagnostics = _find(session, fleet, offline=offline, **asked)
+    desired = session.load().desired
+    declared_fleet = _fleet(desired, fleet)
+    _check_backends(desired, backends)
+    spot, max_price = asked.pop("spot"), asked.pop("max_price")
+    request = OfferQuery(
+        resources=Resources(**asked),
+        backends=backends,
+        regions=regions,
+        instance_types=types,
+        spot=spot,
+        max_price=max_price,
+    )
+    names = backends_of(desired, declared_fleet, request)
+    if declared_fleet is not None and not names:
+        uses = ", ".join(backends_of(desired, declared_fleet, OfferQuery()))
+        raise failed("usage", f"fleet/{declared_fleet.name} does not use that backend", f"it uses {uses}")
+    clients, answers = session.backends(desired, State()), Answers()
+    ask_backends(names, lambda name: ask_offers(name, clients, answers, offline=offline))
+    offers, faults = known_offers(clients, names, answers)
+    here = not offline and any(is_local(desired, name) for name in names)
+    inventory = Inventory(
+        offers=offers, own_gpus=own_gpus(clients) if here else None, diagnostics=tuple(faults)
+    )
+    matching = matching_offers(desired, declared_fleet, request, inventory)
+    diagnostics = in_order((*session.warnings, *faults, *matching.diagnostics))
     if as_json:
         emit(offers_json(matching, diagnostics))
     else:
@@ -105,50 +137,10 @@ def offers_command(
     return 1 if has_errors(diagnostics) else 0
 
 
-def _find(
-    session: ProjectSession, name: str | None, *, offline: bool, **asked: Any
-) -> tuple[OfferListing, tuple[Diagnostic, ...]]:
-    """The offers, and what there is to say of the project and its backends."""
-    from declarative.apply.offers import Answers, ask_offers, known_offers, own_gpus
-    from declarative.apply.parallel import ask_backends
-    from declarative.model.diagnostic import in_order
-    from declarative.model.state import State
-    from declarative.planner.inventory import Inventory
-    from declarative.planner.offers import OfferQuery, backends_of, is_local, matching_offers
-
-    desired = session.load().desired
-    fleet = _fleet(desired, name)
-    request = _asked(desired, **asked)
-    names = backends_of(desired, fleet, request)
-    if fleet is not None and not names:
-        uses = ", ".join(backends_of(desired, fleet, OfferQuery()))
-        raise failed("usage", f"fleet/{fleet.name} does not use that backend", f"it uses {uses}")
-    backends = session.backends(desired, State())
-    answers = Answers()
-    ask_backends(names, lambda name: ask_offers(name, backends, answers, offline=offline))
-    offers, faults = known_offers(backends, names, answers)
-    here = not offline and any(is_local(desired, name) for name in names)
-    own = own_gpus(backends) if here else None
-    matching = matching_offers(
-        desired, fleet, request, Inventory(offers=offers, own_gpus=own, diagnostics=tuple(faults))
-    )
-    return matching, in_order((*session.warnings, *faults, *matching.diagnostics))
-
-
-def _asked(
-    desired: Desired,
-    *,
-    backends: tuple[str, ...],
-    regions: tuple[str, ...],
-    types: tuple[str, ...],
-    spot: bool | None,
-    max_price: float | None,
-    **amounts: Any,
-) -> OfferQuery:
+def _check_backends(desired: Desired, backends: Iterable[str]) -> None:
+    """`InvalidError` unless each of them is declared, and launches something."""
     from declarative.model.diagnostic import suggest
     from declarative.model.resource import EXISTING, LOCAL
-    from declarative.model.spec.values import Resources
-    from declarative.planner.offers import OfferQuery
 
     for name in backends:
         declared = desired.backends.get(name)
@@ -158,14 +150,6 @@ def _asked(
             raise failed("unknown-address", f"the project has no backend `{name}`", hint)
         if declared is not None and declared.provider in EXISTING:
             raise failed("usage", f"backend {name} launches nothing: its nodes are there", "leave it out")
-    return OfferQuery(
-        resources=Resources(**amounts),
-        backends=backends,
-        regions=regions,
-        instance_types=types,
-        spot=spot,
-        max_price=max_price,
-    )
 
 
 def _fleet(desired: Desired, name: str | None) -> Fleet | None:

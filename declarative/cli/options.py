@@ -335,6 +335,8 @@ def project_command(command: F, *, short_names: tuple[str, ...] = ("-f",)) -> F:
     @functools.wraps(command)
     @click.pass_context
     def run(ctx: click.Context, /, **options: Any) -> Any:
+        from declarative import spans
+
         session = ProjectSession(
             Path(ctx.obj["directory"]),
             options.pop("state_url"),
@@ -347,7 +349,11 @@ def project_command(command: F, *, short_names: tuple[str, ...] = ("-f",)) -> F:
             say_late,
         )
         ctx.call_on_close(session.close)
-        _trace(ctx)
+        if spans.wanted(os.environ):
+            try:
+                ctx.call_on_close(spans.trace())
+            except ImportError:
+                sys.stderr.write("no traces: install fleetform with the extra `opentelemetry`\n")
         try:
             return ctx.invoke(state_errors(command), session, **options)
         except InvalidError as error:
@@ -356,17 +362,6 @@ def project_command(command: F, *, short_names: tuple[str, ...] = ("-f",)) -> F:
             raise
 
     return project_options(cast("F", run), short_names)
-
-
-def _trace(ctx: click.Context) -> None:
-    """Send traces until the command ends, if the environment asks for them."""
-    from declarative import spans
-
-    if spans.wanted(os.environ):
-        try:
-            ctx.call_on_close(spans.trace())
-        except ImportError:
-            sys.stderr.write("no traces: install fleetform with the extra `opentelemetry`\n")
 
 
 def state_errors(function: F) -> F:

@@ -10,7 +10,7 @@ import click
 from declarative.cli.options import lock_option, project_command
 from declarative.cli.output import INTERRUPTED, emit_event, emit_text, say, stopping
 from declarative.converge.project import ProjectSession
-from declarative.model.diagnostic import InvalidError, failed
+from declarative.model.diagnostic import failed
 
 if TYPE_CHECKING:
     from declarative.apply.drift import Orphan
@@ -59,8 +59,12 @@ def adopt(session: ProjectSession, address: str | None, id_: str | None, lock_ti
         orphans, faults = _orphans(session, desired, state)
         say(faults)
         matches = matching(orphans, target, id_)
-        if len(matches) != 1:
-            raise _none(address, matches, orphans)
+        if len(matches) > 1:
+            summary = f"{len(matches)} orphans have the address {address}"
+            raise failed("usage", summary, f"say which: `--id` with {', '.join(o.id for o in matches)}")
+        if not matches:
+            names = ", ".join(sorted({str(o.thing.address) for o in orphans})[:5]) or "there are none"
+            raise failed("unknown-address", f"`{address}` is not an orphan", f"orphans: {names}")
         if target.kind == "rank":
             _adopt_rank(writer, matches[0], orphans, state)
         else:
@@ -127,26 +131,24 @@ def _adopt_rank(writer: Writer, orphan: Orphan, orphans: Sequence[Orphan], state
             writer.adopt(record)
 
 
-def _none(address: str, matches: Sequence[Orphan], orphans: Sequence[Orphan]) -> InvalidError:
-    if matches:
-        ids = ", ".join(o.id for o in matches)
-        return failed(
-            "usage", f"{len(matches)} orphans have the address {address}", f"say which: `--id` with {ids}"
-        )
-    names = ", ".join(sorted({str(o.thing.address) for o in orphans})[:5]) or "there are none"
-    return failed("unknown-address", f"`{address}` is not an orphan", f"orphans: {names}")
-
-
 def destroy_orphans(run: Run, output: RunOutput, consent: Consent, lock_timeout: float | None) -> int:
     """Delete all orphans but those that are protected; the exit code."""
     from declarative.apply.orphans import delete_orphans, is_protected
+    from declarative.render.data import diagnostics_json
 
     with run.session.state.lock(run.store, run.doing, lock_timeout) as writer:
         state = writer.state()
         orphans, faults = _orphans(run.session, run.desired, state)
         going = [o for o in orphans if not is_protected(o)]
         staying = [str(o.thing.address) for o in orphans if is_protected(o)]
-        _show(output, going, faults)
+        if output.as_json:
+            data = [{"address": str(o.thing.address), "backend": o.backend, "id": o.id} for o in going]
+            emit_event({"event": "orphans", "orphans": data, "diagnostics": diagnostics_json(faults)})
+        else:
+            say(faults)
+            shown = f"Made by this state, but not recorded:\n\n{_lines(going)}\n"
+            shown += f"Orphans: {len(going)} to delete.\n"
+            output.out.write(shown if going else f"There are no orphans to delete{NONE}")
         if not going:
             output.say_protected(staying, ADOPT_FIRST)
             return 1 if faults else 0
@@ -162,21 +164,6 @@ def destroy_orphans(run: Run, output: RunOutput, consent: Consent, lock_timeout:
     output.summary(results, result, run.origin)
     output.say_protected(staying, ADOPT_FIRST)
     return code
-
-
-def _show(output: RunOutput, going: Sequence[Orphan], faults: tuple[Diagnostic, ...]) -> None:
-    if output.as_json:
-        from declarative.render.data import diagnostics_json
-
-        orphans = [{"address": str(o.thing.address), "backend": o.backend, "id": o.id} for o in going]
-        emit_event({"event": "orphans", "orphans": orphans, "diagnostics": diagnostics_json(faults)})
-        return
-    say(faults)
-    if going:
-        output.out.write(f"Made by this state, but not recorded:\n\n{_lines(going)}\n")
-        output.out.write(f"Orphans: {len(going)} to delete.\n")
-    else:
-        output.out.write(f"There are no orphans to delete{NONE}")
 
 
 def _orphans(

@@ -11,6 +11,7 @@ import contextlib
 import io
 import os
 import re
+import secrets
 import select
 import signal
 import stat
@@ -256,6 +257,26 @@ def show_paged(text: str, *, paged: bool, after: Callable[[], str] = str) -> Non
             else:
                 os.environ[name] = value
     emit_text(after())
+
+
+def write_whole(path: Path, content: bytes, mode: int) -> None:
+    """Put a file in its place, whole or not at all, with this mode less the user's umask."""
+    from declarative.model.diagnostic import failed
+
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise failed("unwritable", f"`{path}` cannot be written: {error.strerror}") from None
 
 
 def check_writable(name: str, what: str, is_ours: Callable[[Path], bool]) -> None:

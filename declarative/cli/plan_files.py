@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import hashlib
 import os
 import re
 import shlex
 import stat
 import sys
-import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +28,7 @@ from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from declarative import __version__
-from declarative.cli.output import check_writable
+from declarative.cli.output import check_writable, write_whole
 from declarative.model.codec import PLAN_KIND
 from declarative.model.diagnostic import InvalidError, failed
 from declarative.model.inputs import RankInputs
@@ -41,7 +39,6 @@ from declarative.planner.saved_plan import SavedPlan, dump, load
 if TYPE_CHECKING:
     from declarative.converge.planning import PlanSource
     from declarative.converge.project import ProjectSession
-    from declarative.model.manifest import Manifest
     from declarative.planner.plan import Plan
 
 VARIABLE = "FLEETFORM_SIGNED_BY"
@@ -255,12 +252,14 @@ def save(
     from declarative.render.data import iso
 
     desired = source.desired
+    ranks = (a.typed for a in plan.actions if a.op.value == "create" and isinstance(a.typed, RankInputs))
+    digests = {rank.files.digest for rank in ranks if rank.files}
     saved = SavedPlan(
         plan=plan,
         facts=facts_used(plan, source.recorded, source.inventory),
         backends=desired.backends,
         tasks=tuple(sorted(desired.tasks)),
-        files=_files_of(plan, session.files),
+        files={digest: session.files[digest] for digest in sorted(digests)},
         state=session.state.url(desired),
         directory=str(session.directory.resolve()),
         made_by=__version__,
@@ -272,35 +271,11 @@ def save(
         hint = "split the project; the plan can still be applied without a file"
         raise failed("too-large", f"the plan has {len(content) >> 20} MiB; a file may have 256", hint)
     check_target(name)  # once more: planning took its time
-    _put(Path(name), content)
+    write_whole(Path(name), content, 0o600)
     if key is not None:
-        _put(path_of(name), sign(content, key))
+        write_whole(path_of(name), sign(content, key), 0o600)
         who = fingerprint(key.public_key().public_bytes_raw())
         sys.stderr.write(f"signed: {path_of(name)}, by {who}\n")
-
-
-def _files_of(plan: Plan, files: Mapping[str, Manifest]) -> dict[str, Manifest]:
-    """The files of the ranks that the plan starts."""
-    starts = (a.typed for a in plan.actions if a.op.value == "create")
-    digests = {rank.files.digest for rank in starts if isinstance(rank, RankInputs) and rank.files}
-    return {digest: files[digest] for digest in sorted(digests)}
-
-
-def _put(path: Path, content: bytes) -> None:
-    temporary = None
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".plan.", suffix=".tmp")
-        with os.fdopen(descriptor, "wb") as file:  # mkstemp's mode is 0600
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except OSError as error:
-        raise failed("unwritable", f"`{path}` cannot be written: {error.strerror}") from None
-    finally:
-        if temporary:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
 
 
 def read(name: str, keys: Collection[PlanKey] | None = None) -> SavedPlan:
@@ -308,7 +283,12 @@ def read(name: str, keys: Collection[PlanKey] | None = None) -> SavedPlan:
     of them must have signed it: otherwise its content is not looked at.
     """
     try:
-        content = _content(name)
+        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe is not waited for
+        with os.fdopen(descriptor, "rb") as file:
+            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            content = file.read(_HEAD) if is_file else b""
+            if _OURS.match(content):
+                content += file.read(MOST_BYTES + 1 - len(content))
     except OSError as error:
         hint = "`fleetform plan --out FILE` saves a plan; `fleetform apply` alone is about the whole project"
         raise failed("unreadable", f"`{name}`: {error.strerror or error}", hint) from None
@@ -327,16 +307,6 @@ def read(name: str, keys: Collection[PlanKey] | None = None) -> SavedPlan:
         return load(content.decode(errors="surrogateescape"), f"`{name}`", __version__)
     except InvalidError as error:
         raise InvalidError(error.diagnostics) from None
-
-
-def _content(name: str) -> bytes:
-    """The content of a regular file, up to the limit. A pipe is not waited for."""
-    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return b""
-        head = file.read(_HEAD)
-        return head + file.read(MOST_BYTES + 1 - len(head)) if _OURS.match(head) else head
 
 
 def _head(path: Path) -> bytes:

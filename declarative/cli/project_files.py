@@ -179,13 +179,8 @@ def replace_file(path: Path, content: bytes) -> None:
     finally:
         with contextlib.suppress(FileNotFoundError):
             Path(temporary).unlink()
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Make the new name last, where the file system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with contextlib.suppress(OSError):  # make the new name last, where the file system can
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -140,21 +139,14 @@ def approve_command(session: ProjectSession, digests: tuple[str, ...], as_json: 
     store = session.store(write=bool(digests))
     waiting = [approval.digest for approval in store.approvals()]
     for beginning in digests:
-        store.approve(_whole(beginning, waiting))
+        matching = [d for d in waiting if d.startswith((beginning, f"sha256:{beginning}"))]
+        if len(matching) != 1:
+            what = "several plans that wait begin" if matching else "no plan that waits begins"
+            raise failed("unknown-digest", f"{what} with `{beginning}`", "list them: `fleetform approve`")
+        store.approve(matching[0])
     approvals = [a for a in store.approvals() if not digests or any(d in a.digest for d in digests)]
     if as_json:
         emit(approvals_json(approvals))
     else:
         emit_text(approvals_text(approvals))
     return 0
-
-
-def _whole(beginning: str, waiting: Sequence[str]) -> str:
-    """The one digest that begins so."""
-    matching = [
-        d for d in waiting if d.startswith(beginning) or d.removeprefix("sha256:").startswith(beginning)
-    ]
-    if len(matching) != 1:
-        what = "several plans that wait begin" if matching else "no plan that waits begins"
-        raise failed("unknown-digest", f"{what} with `{beginning}`", "list them: `fleetform approve`")
-    return matching[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from declarative.cli.output import check_writable
+from declarative.cli.output import check_writable, write_whole
 from declarative.model.diagnostic import failed
 
 if TYPE_CHECKING:
@@ -70,7 +69,9 @@ class Reports:
         for name in self.files:
             form = self._format(name)
             head = f"{BEGINS[form]}\n\n" if form == "text" else ""
-            _put(Path(name), head + self._render(plan, form))
+            text = head + self._render(plan, form)
+            # With the user's umask: reports are there to be read by others.
+            write_whole(Path(name), text.encode(errors="replace"), 0o666)
 
     def print(self, plan: Plan) -> None:
         """Print the plan in the format that was asked for."""
@@ -168,19 +169,3 @@ def expected(text: str, *, earlier: bool = False) -> PlanDigest:
     except (ValueError, RecursionError):
         summary = f"`{text}` holds no digest of a plan"
         raise failed("not-a-report", summary, f"{hint}; a report that was cut has none") from None
-
-
-def _put(path: Path, text: str) -> None:
-    # In one step, and with the user's umask: reports are there to be read by others.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-                file.write(text)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise failed("unwritable", f"`{path}` cannot be written: {error.strerror}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,11 +11,6 @@ from declarative.cli.options import declared, examples, json_option, lock_option
 from declarative.cli.output import emit, emit_text, out_style
 from declarative.converge.project import ProjectSession
 from declarative.model.diagnostic import failed
-
-if TYPE_CHECKING:
-    from declarative.model.resource import Desired
-    from declarative.model.state import State
-
 
 NO_STATE = "correct the path if there should be one; the first `fleetform apply` makes one"
 
@@ -97,7 +91,9 @@ def check(session: ProjectSession, as_json: bool) -> int:
 
     Exits 1 if anything is wrong.
     """
+    from declarative.apply.backend_look import look
     from declarative.model.text import clean
+    from declarative.planner.inventory import shown_drift
     from declarative.store.consistency import wrong_values
 
     desired = declared(session, warn=not as_json)
@@ -108,7 +104,12 @@ def check(session: ProjectSession, as_json: bool) -> int:
     state = store.read()
     findings = [_finding("state", line) for line in [*wrong_values(state)] or store.check()]
     compared = not findings
-    findings = findings or _compared(session, state, desired)
+    if compared:
+        inventory = look(state, session.backends(desired, state), offers=False).inventory
+        drift = shown_drift(inventory, desired) if desired else inventory.drift
+        notes = (d for d in inventory.diagnostics if d.code not in NO_CONTRADICTION)
+        findings += [_finding("backend", d.detail, d.address, d.change) for d in drift]
+        findings += [_finding("backend", d.summary) for d in notes]  # a backend that cannot be read is one
     if as_json:
         emit({"format_version": 1, "sound": not findings, "compared": compared, "findings": findings})
     else:
@@ -124,19 +125,6 @@ def check(session: ProjectSession, as_json: bool) -> int:
 
 NO_CONTRADICTION = ("taken-up", "cleaned-folder")
 """What a look tells that speaks neither against the records nor against an answer."""
-
-
-def _compared(session: ProjectSession, state: State, desired: Desired | None) -> list[dict[str, str | None]]:
-    """Differences between the records and what the backends report; a backend that cannot be read is one."""
-    from declarative.apply.backend_look import look
-    from declarative.planner.inventory import shown_drift
-
-    inventory = look(state, session.backends(desired, state), offers=False).inventory
-    drift = shown_drift(inventory, desired) if desired else inventory.drift
-    return [
-        *(_finding("backend", d.detail, d.address, d.change) for d in drift),
-        *(_finding("backend", d.summary) for d in inventory.diagnostics if d.code not in NO_CONTRADICTION),
-    ]
 
 
 def _finding(

@@ -70,8 +70,10 @@ def rm(session: ProjectSession, addresses: tuple[str, ...], **options: Any) -> i
     with session.state.lock(store, "state rm", options["lock_timeout"]) as writer:
         state = writer.state()
         forgotten = _to_forget(state, addresses, cascade=options["cascade"])
-        question = f"Forget {_count(forgotten)}?\n{_lines(forgotten)}{STAYS}{_running(state, forgotten)}\n"
-        _confirm(question, options)
+        ranks = [a for a in forgotten if a.kind == "rank" and not state.has_ended(a.name)]
+        them = "it" if len(ranks) == 1 else "them"
+        running = RUNS_ON.format(names=and_more(ranks, MOST_NAMED), it=them) if ranks else ""
+        _confirm(f"Forget {_count(forgotten)}?\n{_lines(forgotten)}{STAYS}{running}\n", options)
         backup = _backup(session, store)
         writer.drop(forgotten)
     emit_text(f"Forgotten:\n{_lines(forgotten)}")
@@ -96,12 +98,6 @@ def _to_forget(state: State, texts: Iterable[str], *, cascade: bool) -> list[Add
             "`--cascade` forgets those too",
         )
     return sorted(addresses | needing, key=by_address)
-
-
-def _running(state: State, addresses: Iterable[Address]) -> str:
-    ranks = [a for a in addresses if a.kind == "rank" and not state.has_ended(a.name)]
-    them = "it" if len(ranks) == 1 else "them"
-    return RUNS_ON.format(names=and_more(ranks, MOST_NAMED), it=them) if ranks else ""
 
 
 # ---------------------------------------------------------------------------------------------- mv
