@@ -152,8 +152,8 @@ class _Checked:
         return piece + bytes(size - len(piece))
 
 
-def _is_planned(found: os.stat_result, entry: Entry) -> bool:
-    return found.st_size == entry.size and bool(found.st_mode & 0o100) == entry.executable
+def _is_planned(status: os.stat_result, entry: Entry) -> bool:
+    return status.st_size == entry.size and bool(status.st_mode & 0o100) == entry.executable
 
 
 def changed_files(root: Path, manifest: Manifest) -> list[str]:

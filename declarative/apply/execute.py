@@ -245,8 +245,7 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
         record = tools.writer.record(address)
         if record is None:
             raise NotReadyError(f"{address} is not recorded")
-        client = tools.backends.get(record.backend)
-        readiness = call(partial(client.readiness, [record]), policy=tools.policy)[address.name]
+        readiness = _readiness(record, tools)
         tools.writer.observe_nodes({address.name: readiness})
         if readiness.state is NodeState.READY:
             return readiness
@@ -267,6 +266,11 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
         if tools.stopping.wait(pause):
             raise InterruptedApplyError
         pause = min(5.0, pause * 2)
+
+
+def _readiness(record: Record, tools: Tools) -> Readiness:
+    client = tools.backends.get(record.backend)
+    return call(lambda: client.readiness([record]), policy=tools.policy)[record.address.name]
 
 
 def _gang_addresses(kind: str, inputs: RankInputs) -> list[Address]:

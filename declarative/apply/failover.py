@@ -63,7 +63,7 @@ class FailoverVerdict:
     """Its error, if it failed."""
     note: str | None = None
     """A remark about it, although it is done."""
-    again: tuple[str, ...] = ()
+    redo: tuple[str, ...] = ()
     """Actions to do again, itself or others."""
     more: tuple[Action, ...] = ()
     """Actions that are not in the plan."""
@@ -230,8 +230,8 @@ class Failover:
             del group.leaving[name]
             if error is not None:
                 return self._stay(group, name, error)
-            again = FailoverVerdict(again=(f"create:node/{name}",))
-            return self._undo(group, {name}) if group.over else again
+            redo = FailoverVerdict(redo=(f"create:node/{name}",))
+            return self._undo(group, {name}) if group.over else redo
         if not _is_node_create(action):
             return None
         way = group.started_on.pop(name)
@@ -247,7 +247,7 @@ class Failover:
                 return self._stay(group, name, error)  # it may be there: the next look finds it
             if error is None:
                 group.leaving[name] = gone(action)
-            return FailoverVerdict(again=(action.id,))
+            return FailoverVerdict(redo=(action.id,))
         if error is None:
             return self._made(group, name)
         if _may_go_on(error, group.way):
@@ -291,14 +291,14 @@ class Failover:
         move = Move(nodes=nodes, refused=refused, error=error.summary, taken=None)
         way = None if group.broken else self._next_way(group)
         if way is not None:
-            again = tuple(f"create:node/{member}" for member in sorted({name, *group.made}))
+            redo = tuple(f"create:node/{member}" for member in sorted({name, *group.made}))
             group.leaving |= {member: gone(group.create(member)) for member in group.made}
             group.way = way
             for member in group.members.keys() - group.later:
                 self._keys[member] = offer_key(group.offer(member))
             group.open |= group.made
             group.made = set()
-            return FailoverVerdict(again=again, move=replace(move, taken=_offer_name(group.offer(name))))
+            return FailoverVerdict(redo=redo, move=replace(move, taken=_offer_name(group.offer(name))))
         final: BaseException = error
         if len(group.tried) > 1:
             summary = f"none of the plan's offers could be had: {group.named_tries()}"

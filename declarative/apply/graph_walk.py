@@ -273,7 +273,7 @@ class _Walk:
         if verdict:
             self._change(verdict)
             error = verdict.error or error
-        if not verdict or key not in (*verdict.again, *verdict.undone):
+        if not verdict or key not in (*verdict.redo, *verdict.undone):
             self._end(self.actions[key], error, verdict.note if verdict else None)
         held, self.held_back = self.held_back, []
         self._free(held)
@@ -311,7 +311,7 @@ class _Walk:
 
     def _change(self, verdict: FailoverVerdict) -> None:
         # Those that have ended will do so again; one that is done again instead of ending will do so once.
-        ended = sum(key in self.results_by_id for key in (*verdict.again, *verdict.undone))
+        ended = sum(key in self.results_by_id for key in (*verdict.redo, *verdict.undone))
         for action in verdict.more:
             self.actions[action.id] = action
             self.order.setdefault(action.id, len(self.order))
@@ -325,7 +325,7 @@ class _Walk:
             ]
         if verdict.move:
             self.listener.move(verdict.move, ended + len(verdict.more))
-        keys = [*verdict.again, *(a.id for a in verdict.more)]
+        keys = [*verdict.redo, *(a.id for a in verdict.more)]
         for key in keys:
             self.results_by_id.pop(key, None)
         for key in verdict.undone:

@@ -238,7 +238,7 @@ class Lack:
     """The actions that were not done of all that it needs."""
     made: frozenset[str]
     """The creates of nodes among them that were done."""
-    again: bool
+    retried: bool
     """Its `retry` would have run it again."""
 
 
@@ -282,7 +282,7 @@ def lacking(plan: Plan, results: Sequence[ActionResult]) -> dict[str, Lack]:
                 what=what,
                 undone=missed,
                 made=frozenset(k for k in needed if k.startswith("create:node/")) - missed,
-                again=any(a.reason is Reason.RETRY for a in starts[task]),
+                retried=any(a.reason is Reason.RETRY for a in starts[task]),
             )
     return out
 

@@ -122,10 +122,10 @@ def _leave(
     if they had. Nodes that the fleet wants for itself, or that another task uses, stay.
     """
     made = {key for lack in lacks.values() for key in lack.made}
-    wanted = {name for f in plan.preview.fallbacks if f.wanted for kind in f.kinds for name in kind}
+    baseline = {name for f in plan.preview.fallbacks if f.wanted for kind in f.kinds for name in kind}
     used = {r.reservation.node for r in tools.writer.state().of("reservation")}
     # Nodes that came too late are deleted in any case.
-    staying = wanted | used | {address.name for address in tools.late}
+    staying = baseline | used | {address.name for address in tools.late}
     undone = {
         a.id: gone(a)
         for a in plan.actions

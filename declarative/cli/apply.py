@@ -186,8 +186,8 @@ def apply_command(session: ProjectSession, *, file: str | None, **options: Any) 
 def _apply_declared(session: ProjectSession, options: Mapping[str, Any], output: RunOutput) -> int:
     """An apply of what the YAML declares."""
     from declarative.cli.reports import expected
+    from declarative.converge.planning import check_requested
     from declarative.converge.run import Run
-    from declarative.converge.selection import check_requested
 
     if options["signed_by"] is not None:
         raise failed("usage", "`--signed-by` is about a saved plan", "name its file: `fleetform apply FILE`")

@@ -21,8 +21,8 @@ from declarative.cli.options import (
     work_option,
 )
 from declarative.cli.output import emit, out_style, say, show_paged
+from declarative.converge.planning import part_of
 from declarative.converge.project import ProjectSession
-from declarative.converge.selection import part_of
 from declarative.model.diagnostic import InvalidError, failed, has_errors
 
 if TYPE_CHECKING:

@@ -113,7 +113,7 @@ def plan_command(
     except InvalidError as error:
         from declarative.planner.plan import Basis, Plan
 
-        if not reports.wanted and not as_json:
+        if not reports.requested and not as_json:
             raise
         basis = Basis(lineage=None, serial=0)
         plan = Plan(basis=basis, origin=session.origin(None), diagnostics=error.diagnostics)

@@ -42,7 +42,7 @@ class Reports:
     max_chars: int
 
     @property
-    def wanted(self) -> bool:
+    def requested(self) -> bool:
         """Whether anything but the usual text was asked for."""
         return bool(self.files) or self.printed != "text"
 

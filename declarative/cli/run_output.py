@@ -168,8 +168,8 @@ class RunOutput:
         self._say_lacking(outcome.lacking, follows=follows)
         unreadable = outcome.plan.unreadable_backends
         if unreadable and not self.as_json:
-            again = "destroy" if self.doing == "destroy" else "apply"
-            then = f"what is there was not compared with what is declared. Fix that, and {again} again"
+            command = "destroy" if self.doing == "destroy" else "apply"
+            then = f"what is there was not compared with what is declared. Fix that, and {command} again"
             sys.stderr.write(f"{', '.join(unreadable)} could not be read: {then}\n")
 
     def _summarize(self, outcome: RunOutcome) -> None:

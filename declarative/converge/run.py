@@ -24,10 +24,9 @@ from declarative.apply.preflight import foresee
 from declarative.apply.retry_schedule import Lack, broken_starts, lacking, resized
 from declarative.apply.settle import check_vanished, note_lost, refresh, settle
 from declarative.apply.tools import Tools
-from declarative.converge.planning import PlanSource, RunOptions, plan_from
+from declarative.converge.planning import PlanSource, RunOptions, check_requested, plan_from
 from declarative.converge.ports import INTERRUPTED, ActionPermit, Consent, Observer, RunOutcome
 from declarative.converge.project import ProjectSession
-from declarative.converge.selection import check_requested
 from declarative.converge.state_access import of_state
 from declarative.model.diagnostic import Diagnostic, InvalidError, Severity
 from declarative.model.inputs import RankInputs
@@ -335,7 +334,7 @@ class Run:
         goes_on = resized(plan.actions)
         retries = {name: want.spec.retry for name, want in self.desired.tasks.items() if name not in goes_on}
         for task, lack in lacking(plan, results).items():
-            if task in retries and (retries[task].waits or lack.again):
+            if task in retries and (retries[task].waits or lack.retried):
                 self.lacking[task] = lack
         for task, missed in broken_starts(plan, results).items():
             if task in retries and task not in self.lacking and retries[task].of_failures:

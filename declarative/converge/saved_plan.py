@@ -15,11 +15,10 @@ from typing import cast
 from declarative.apply.backend_look import look
 from declarative.apply.bundles import changed_files, named
 from declarative.apply.settle import check_vanished, note_lost, settle
-from declarative.converge.planning import RunOptions
+from declarative.converge.planning import RunOptions, allowing
 from declarative.converge.ports import Observer
 from declarative.converge.project import ProjectSession
 from declarative.converge.run import Run
-from declarative.converge.selection import allowing
 from declarative.converge.state_access import StateAccess
 from declarative.model.diagnostic import InvalidError, failed
 from declarative.model.resource import Desired

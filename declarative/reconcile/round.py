@@ -6,12 +6,14 @@ The caller does the work of a round with the code of `apply`. `clock` and `wait`
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import field, replace
 from time import gmtime, strftime
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from declarative.apply.graph_walk import ActionResult
+from declarative.converge.ports import Observer, RunOutcome
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.record import struct
 from declarative.model.status import Outage
@@ -101,8 +103,40 @@ class Round:
         return not self.errors and all(r.outcome == "done" for r in self.results)
 
 
-Observer: TypeAlias = Callable[[Round], None]
+RoundObserver: TypeAlias = Callable[[Round], None]
 """Gets each round when it ends. It must return soon: the next round waits for it."""
+
+
+class RunObserver(Observer, Protocol):
+    """Is told what one round finds and does."""
+
+    def finished(self, outcome: RunOutcome) -> None:
+        """The round has ended. The lock is still held."""
+
+
+class LoopObserver(Protocol):
+    """Is told what a loop finds. It is called in each round, also where nothing is new."""
+
+    def round(self) -> AbstractContextManager[RunObserver]:
+        """A round begins."""
+
+    def waits(self, waits: Collection[Wait]) -> None:
+        """This was not done in a round."""
+
+    def returned(self, away: set[str]) -> None:
+        """All backends but those that are `away` can be read."""
+
+    def errors(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        """The round had these errors."""
+
+    def locked(self, holder: str) -> None:
+        """Another command has the lock."""
+
+    def git(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        """The repository has these errors."""
+
+    def wrong(self, diagnostics: tuple[Diagnostic, ...], *, held: bool) -> None:
+        """The project's files have these errors; `held`: what they declared before holds."""
 
 
 class Stop(threading.Event):
@@ -129,7 +163,7 @@ class Loop:
     def __init__(
         self,
         step: Callable[[], Round],
-        observers: Sequence[Observer],
+        observers: Sequence[RoundObserver],
         *,
         clock: Callable[[], float],
         wait: Callable[[float], bool],

@@ -27,9 +27,8 @@ from declarative.planner.plan import Plan
 from declarative.reconcile.checkout import Checkout
 from declarative.reconcile.moment import Moment
 from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest, refused
-from declarative.reconcile.ports import LoopObserver, RunObserver
 from declarative.reconcile.repeatable import Marks, RepeatableRound, lasts, marks_of, settled
-from declarative.reconcile.round import Round, Stop, Wait, left_alone, unplaced
+from declarative.reconcile.round import LoopObserver, Round, RunObserver, Stop, Wait, left_alone, unplaced
 from declarative.reconcile.watched_files import WatchedFiles
 from declarative.render.views import status_view
 from declarative.spans import named

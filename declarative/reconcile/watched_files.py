@@ -14,7 +14,7 @@ from declarative.converge.project import ProjectSession
 from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.resource import Desired
 from declarative.reconcile.checkout import Checkout, GitError
-from declarative.reconcile.ports import LoopObserver
+from declarative.reconcile.round import LoopObserver
 from declarative.store import Actor
 from declarative.store.lease import boottime
 from declarative.store.loop_state import LEASE_SECONDS
