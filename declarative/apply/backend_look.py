@@ -61,12 +61,11 @@ takes a while and hides nothing of the others.
 
 
 @struct(slots=True)
-class BackendFindings:
+class BackendFindings(Compared):
     """The results of looks at one backend, or several."""
 
     readiness: dict[str, Readiness] = field(default_factory=dict)
     ranks: dict[str, RankStatus] = field(default_factory=dict)
-    compared: Compared = field(default_factory=Compared)
     recovered: dict[Address, Record] = field(default_factory=dict)
     resolutions: list[Resolution] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -79,9 +78,9 @@ class BackendFindings:
 
     def merge(self, more: BackendFindings) -> None:
         """Add the results of another look."""
+        self.add(more)
         self.readiness |= more.readiness
         self.ranks |= more.ranks
-        self.compared.add(more.compared)
         self.recovered |= more.recovered
         self.resolutions += more.resolutions
         self.diagnostics += more.diagnostics
@@ -99,7 +98,7 @@ class BackendFindings:
 
     def there(self, nodes: Iterable[Record]) -> list[Record]:
         """The records that are not gone."""
-        return [node for node in nodes if node.address not in self.compared.gone]
+        return [node for node in nodes if node.address not in self.gone]
 
     def fresh(self, backend: str) -> list[Record]:
         """The nodes of a backend that were found to be made."""
@@ -155,7 +154,7 @@ def look(
 
         for one in ask_backends(sorted(names), ask).values():
             findings.merge(one)
-        findings.compared.orphans = each_once(findings.compared.orphans)
+        findings.orphans = each_once(findings.orphans)
         findings.diagnostics += resolution_notes(findings.resolutions)
     elif offers:
         for name in backends.names():
@@ -168,16 +167,15 @@ def look(
             state, backends, hosts, reported_offers, findings, patience=patience, offline=offline
         )
     findings.diagnostics += risk_notes(findings.risks)
-    compared = findings.compared
-    drift = (*compared.drift, *orphan_drift(compared.orphans, state))
+    drift = (*findings.drift, *orphan_drift(findings.orphans, state))
     inventory = Inventory(
         readiness=findings.readiness if not offline else state.readiness,
         ranks=findings.ranks,
-        gone=frozenset(compared.gone),
-        unsure=frozenset(compared.unsure),
+        gone=frozenset(findings.gone),
+        unsure=frozenset(findings.unsure),
         deleting=frozenset(intent.address for intent in state.intents if intent.op == "delete"),
-        ended=compared.ended,
-        altered=compared.altered,
+        ended=findings.ended,
+        altered=findings.altered,
         drift=tuple(sorted(drift, key=lambda d: (d.address, d.change, d.detail))),
         recovered=findings.recovered,
         strays=findings.strays,
@@ -190,7 +188,7 @@ def look(
         own_gpus=own_gpus(backends) if gpus and not offline else None,
         diagnostics=tuple(findings.diagnostics),
     )
-    return Observation(inventory, findings.resolutions, compared.orphans, findings.past)
+    return Observation(inventory, findings.resolutions, findings.orphans, findings.past)
 
 
 def _offers_and_hosts(
@@ -210,7 +208,7 @@ def _offers_and_hosts(
         hosts,
         state,
         backends,
-        gone={*findings.compared.gone, *findings.compared.altered},
+        gone={*findings.gone, *findings.altered},
         recovered=findings.recovered.keys(),
         reshaped=[name for name, readiness in findings.readiness.items() if readiness.reshaped],
         known=by_backend,
@@ -442,7 +440,7 @@ class _BackendLook:
             if (r.backend or LOCAL) == self._name and r.address.kind in MADE and r.address not in pending
             if not (unlisted and host_of(state, r) in unlisted)
         ]
-        compare(state, records, things, at, findings.compared, recall=recall)
+        compare(state, records, things, at, findings, recall=recall)
         self._note_orphans(things, findings)
 
     def _note_orphans(self, things: Iterable[Thing], findings: BackendFindings) -> None:
@@ -456,7 +454,7 @@ class _BackendLook:
         known |= {(name_at_backend(state, i)[0], i.token) for i in state.intents}
         ours = {(r.address.kind, r.external_id) for r in made if r.external_id}
         lost = orphans(self._name, things, known)
-        findings.compared.orphans += [o for o in lost if (o.thing.address.kind, o.id) not in ours]
+        findings.orphans += [o for o in lost if (o.thing.address.kind, o.id) not in ours]
 
     def _read_intents_back(
         self, at: Callable[[Record], Provider], findings: BackendFindings, *, unlisted: Collection[str] = ()
@@ -474,7 +472,7 @@ class _BackendLook:
             if resolution.record:
                 findings.recovered[intent.address] = resolution.record
             if resolution.gone:
-                findings.compared.gone.add(intent.address)
+                findings.gone.add(intent.address)
             if resolution.status:
                 findings.ranks[intent.address.name] = resolution.status
 
@@ -503,7 +501,7 @@ class _BackendLook:
                 outputs={"id": attempt},
                 known=False,
             )
-            findings.compared.orphans.append(
+            findings.orphans.append(
                 Orphan(backend=self._name, thing=thing, node=node.address.name, blocks=tuple(blocks))
             )
 

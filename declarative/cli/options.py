@@ -76,19 +76,21 @@ replace_option = click.option(
 
 def part_options(command: F, *, target: str = "what it needs", exclude: str = "what depends on it") -> F:
     """`--target` and `--exclude`, and what goes with a target and is left out with what is excluded."""
-    for name, more in (
-        ("--exclude", f"Leave this out, and {exclude}"),
-        ("--target", f"Only this, with {target}"),
-    ):
-        command = click.option(
-            name,
-            f"{name.removeprefix('--')}s",
+
+    def option(name: str, meaning: str) -> Callable[[F], F]:
+        return click.option(
+            f"--{name}",
+            f"{name}s",
             metavar="ADDRESS",
             multiple=True,
             shell_complete=completion.recorded,
-            help=f"{more}: `task/train`, `fleet/gpu`, `node/gpu-0`, `volume/data`; `*` is a wildcard.",
-        )(command)
-    return command
+            help=f"{meaning}: `task/train`, `fleet/gpu`, `node/gpu-0`, `volume/data`; `*` is a wildcard.",
+        )
+
+    options = all_of(
+        option("target", f"Only this, with {target}"), option("exclude", f"Leave this out, and {exclude}")
+    )
+    return options(command)
 
 
 refresh_option = click.option(
@@ -131,6 +133,17 @@ ranks_argument = click.argument("target", metavar="TASK[/RANK]", shell_complete=
 words_argument = click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 
 
+def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order of the help."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 def no_pager_option(result: str) -> Callable[[F], F]:
     """`result` is what the command prints."""
     return click.option(
@@ -138,33 +151,28 @@ def no_pager_option(result: str) -> Callable[[F], F]:
     )
 
 
-def apply_options(command: F) -> F:
-    """The options of `apply` and `destroy` alike."""
-    for option in (
-        click.option(
-            "--accept-vanished",
-            is_flag=True,
-            help="Go on although several things of one backend are gone at once.",
-        ),
-        click.option(
-            "--parallelism",
-            type=click.IntRange(1, 256),
-            default=8,
-            show_default=True,
-            help="How many actions at once.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-ALLOW_OPTIONS = (
+apply_options = all_of(
     click.option(
-        "--allow-commands",
-        "commands",
+        "--parallelism",
+        type=click.IntRange(1, 256),
+        default=8,
+        show_default=True,
+        help="How many actions at once.",
+    ),
+    click.option(
+        "--accept-vanished",
         is_flag=True,
-        envvar="FLEETFORM_ALLOW_COMMANDS",
-        help="Let the project's `ssh_config` run commands and read other files.",
+        help="Go on although several things of one backend are gone at once.",
+    ),
+)
+allow_options = all_of(
+    click.option(
+        "--allow-variable",
+        "allowed_variables",
+        metavar="NAME",
+        multiple=True,
+        envvar="FLEETFORM_ALLOW_VARIABLE",
+        help="Let backends use this variable as a credential, besides those of their own tools.",
     ),
     click.option(
         "--allow-path",
@@ -176,48 +184,31 @@ ALLOW_OPTIONS = (
         help="Let ssh's files lie there too, besides the project and ~/.ssh.",
     ),
     click.option(
-        "--allow-variable",
-        "allowed_variables",
-        metavar="NAME",
-        multiple=True,
-        envvar="FLEETFORM_ALLOW_VARIABLE",
-        help="Let backends use this variable as a credential, besides those of their own tools.",
+        "--allow-commands",
+        "commands",
+        is_flag=True,
+        envvar="FLEETFORM_ALLOW_COMMANDS",
+        help="Let the project's `ssh_config` run commands and read other files.",
     ),
 )
 """The user's permissions for the project, besides the operator's policy."""
-
-
-def project_options(command: F, short_names: tuple[str, ...]) -> F:
-    """The options of every command that reads the project. `short_names` is what `--file` is called too."""
-    for option in (
-        click.option(
-            "--state",
-            "state_url",
-            metavar="URL",
-            envvar="FLEETFORM_STATE",
-            help="Where the state is kept; or, to look into it, a file that `state pull` printed.",
-        ),
-        click.option(
-            "--var-file",
-            "var_files",
-            type=click.Path(exists=True, dir_okay=False),
-            multiple=True,
-            help="A YAML file with variables.",
-        ),
-        click.option("--var", "variables", metavar="NAME=VALUE", multiple=True, help="Set a variable."),
-        click.option(
-            *short_names,
-            "--file",
-            "files",
-            metavar="FILE",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            multiple=True,
-            help="Read this file of the project too: a hidden one, or one in a folder.",
-        ),
-        *ALLOW_OPTIONS,
-    ):
-        command = option(command)
-    return command
+project_options = all_of(
+    click.option("--var", "variables", metavar="NAME=VALUE", multiple=True, help="Set a variable."),
+    click.option(
+        "--var-file",
+        "var_files",
+        type=click.Path(exists=True, dir_okay=False),
+        multiple=True,
+        help="A YAML file with variables.",
+    ),
+    click.option(
+        "--state",
+        "state_url",
+        metavar="URL",
+        envvar="FLEETFORM_STATE",
+        help="Where the state is kept; or, to look into it, a file that `state pull` printed.",
+    ),
+)
 
 
 def confirm(question: str, *, approved: bool, doing: str, look: str, as_json: bool = False) -> None:
@@ -361,7 +352,16 @@ def project_command(command: F, *, short_names: tuple[str, ...] = ("-f",)) -> F:
                 raise Failed(error, ctx.info_name) from None
             raise
 
-    return project_options(cast("F", run), short_names)
+    file_option = click.option(
+        *short_names,
+        "--file",
+        "files",
+        metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        multiple=True,
+        help="Read this file of the project too: a hidden one, or one in a folder.",
+    )
+    return allow_options(file_option(project_options(cast("F", run))))
 
 
 def state_errors(function: F) -> F:

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from declarative.cli.options import all_of
 from declarative.cli.output import check_writable, write_whole
 from declarative.model.diagnostic import failed
 
@@ -111,14 +112,14 @@ def report_options(command: F) -> F:
     def run(*args: Any, printed: str, report_files: tuple[str, ...], max_chars: int, **options: Any) -> Any:
         return command(*args, reports=Reports(printed, report_files, max_chars), **options)
 
-    decorated: Any = run
-    for option in (
+    options = all_of(
         click.option(
-            "--max-chars",
-            type=click.IntRange(min=LEAST_CHARS),
-            default=MAX_CHARS,
+            "--format",
+            "printed",
+            type=click.Choice(FORMATS),
+            default="text",
             show_default=True,
-            help="With Markdown: fold the report until it has no more characters than a comment may have.",
+            help="What to print.",
         ),
         click.option(
             "--report",
@@ -130,16 +131,14 @@ def report_options(command: F) -> F:
             "or .txt.",
         ),
         click.option(
-            "--format",
-            "printed",
-            type=click.Choice(FORMATS),
-            default="text",
+            "--max-chars",
+            type=click.IntRange(min=LEAST_CHARS),
+            default=MAX_CHARS,
             show_default=True,
-            help="What to print.",
+            help="With Markdown: fold the report until it has no more characters than a comment may have.",
         ),
-    ):
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
+    )
+    return options(cast("F", run))
 
 
 def expected(text: str, *, earlier: bool = False) -> PlanDigest:

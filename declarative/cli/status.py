@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from declarative.cli.options import declared, examples, json_option, project_command
+from declarative.cli.options import all_of, declared, examples, json_option, project_command
 from declarative.cli.output import emit, emit_text, out_style, say, stopping
 from declarative.converge.project import ProjectSession
 from declarative.model.diagnostic import InvalidError, failed
@@ -151,30 +151,24 @@ class _Place(click.ParamType[Listen]):
 
 def listen_options(default: str | None) -> Callable[[F], F]:
     """`--listen` and `--token-file`; without a `default` nothing listens unless asked to."""
-
-    def add(command: F) -> F:
-        for option in (
-            click.option(
-                "--token-file",
-                metavar="FILE",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                help=f"The token that who asks has to have; else it is in {TOKEN}. Required where other "
-                "machines reach `--listen`.",
-            ),
-            click.option(
-                "--listen",
-                metavar="HOST:PORT",
-                type=_Place(),
-                default=default,
-                show_default=default is not None,
-                help="Answer /healthz, /readyz, /metrics and a live page there; a PORT alone is this "
-                "machine's only.",
-            ),
-        ):
-            command = option(command)
-        return command
-
-    return add
+    return all_of(
+        click.option(
+            "--listen",
+            metavar="HOST:PORT",
+            type=_Place(),
+            default=default,
+            show_default=default is not None,
+            help="Answer /healthz, /readyz, /metrics and a live page there; a PORT alone is this "
+            "machine's only.",
+        ),
+        click.option(
+            "--token-file",
+            metavar="FILE",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help=f"The token that a client has to send; else it is in {TOKEN}. Required where other "
+            "machines reach `--listen`.",
+        ),
+    )
 
 
 @click.command(
