@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from declarative.apply.backend_client import BackendClient, record_token
@@ -60,7 +60,7 @@ takes a while and hides nothing of the others.
 """
 
 
-@struct(slots=True)
+@dataclass(slots=True)
 class BackendFindings(Compared):
     """The results of looks at one backend, or several."""
 

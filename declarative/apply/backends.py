@@ -133,7 +133,7 @@ ONCE = Policy(deadline=0.0)
 """The patience with a backend that is not needed."""
 HOST_REST = 60.0
 LOOKS = 20
-"""A node is asked at least so many times before it is given up (`unreachable_duration`)."""
+"""A node is asked at least 20 times before it is given up (`unreachable_duration`)."""
 Hosts = Mapping[str, Mapping[str, Any]]
 """The `host` of nodes, by name."""
 

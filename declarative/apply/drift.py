@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import filterfalse
 from typing import Any
 
@@ -29,9 +29,9 @@ class Orphan:
     backend: str
     thing: Thing
     node: str = ""
-    """For a rank: the node that it runs on…"""
+    """The node that a rank runs on."""
     blocks: tuple[int, ...] = ()
-    """…and the blocks that it holds there."""
+    """The blocks that a rank holds there."""
 
     @property
     def id(self) -> str:
@@ -39,7 +39,7 @@ class Orphan:
         return str(self.thing.outputs.get("id") or "")
 
 
-@struct(slots=True)
+@dataclass(slots=True)
 class Compared:
     """The result of the comparison for one backend or several."""
 

@@ -103,7 +103,7 @@ class Listener(Protocol):
         """An action has ended."""
 
     def move(self, move: Move, more: int) -> None:
-        """An offer could not be had; so many more actions are to be done than were."""
+        """An offer was refused. `more` actions are to be done beside those that were."""
 
     def rank(self, address: str, state: str, cause: str | None) -> None:
         """A rank's state changed."""
@@ -222,7 +222,7 @@ class _Workers:
         return ended
 
     def wait(self, seconds: float) -> None:
-        """Return when an action has ended, or after so many seconds."""
+        """Return when an action has ended, or after `seconds`."""
         with suppress(Empty):
             self._first = self._ended.get(timeout=seconds)
 
@@ -254,7 +254,7 @@ class _Walk:
         self.turn = threading.Lock()
         """Held by the thread that starts or ends actions: the walk, or a worker that goes on with another."""
         self.running = 0
-        """How many were started and have not ended."""
+        """The number of actions that were started and have not ended."""
         self._free(a.id for a in actions if not self.waiting[a.id])
 
     def next(self) -> Started:

@@ -99,7 +99,7 @@ def delete_orphans(
     listener: Listener,
     stopping: threading.Event,
 ) -> tuple[ActionResult, ...]:
-    """Delete orphans one by one, each by its id, and stop running ones; the result of each.
+    """Delete orphans one by one, each by its id; running ranks are stopped. The result of each.
 
     Nothing is written down before: after a crash the rest are orphans as before.
     """

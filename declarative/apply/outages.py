@@ -30,9 +30,9 @@ has come.
 PATIENT = 90.0
 """The same if there is only one round."""
 AT_LEAST = 8.0
-"""Seconds that any is waited for, and…"""
+"""The least time to wait for a backend, in seconds."""
 TIMES_SLOWER = 3
-"""…so many times as long as it took the last time."""
+"""A backend is waited for three times as long as it took the last time."""
 OFFERS = "offers"
 """The part of a backend that reports its offers."""
 NODES = "nodes"

@@ -20,7 +20,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 16
-"""Calls that are made side by side, if their caller does not say how many."""
+"""Calls that are made side by side by default."""
 NODES_AT_ONCE = 64
 """Nodes whose ranks are started or stopped side by side: each stop may take its whole `stop_duration`."""
 HOSTS_AT_ONCE = 128
@@ -34,7 +34,7 @@ PATIENT = 20.0
 hosts have reported their error by then.
 """
 TIMES_SLOWER = 3
-"""A host is only left out if it takes so many times as long as half of the others."""
+"""A host is left out only if it takes three times as long as half of the others."""
 
 LATE = 5.0
 """Seconds without an answer of a backend, after which a person is told whose it is."""

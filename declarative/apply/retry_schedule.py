@@ -263,7 +263,7 @@ def starts_of(actions: Iterable[Action]) -> dict[str, list[Action]]:
 
 
 def resized(actions: Iterable[Action]) -> set[str | None]:
-    """The tasks of which some ranks run on while others are to be started or stopped."""
+    """The tasks with ranks that run on while other ranks are to be started or stopped."""
     return {
         a.task for a in actions if a.op is Op.UPDATE and a.address.kind == "rank" and "nodes" in a.because
     }

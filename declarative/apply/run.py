@@ -94,7 +94,7 @@ def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:
 
 
 def give_back(tasks: Collection[str], tools: Tools) -> None:
-    """Release what tasks hold that were not started for lack of capacity. While they wait, their nodes are
+    """Release what the tasks hold that lack of capacity kept from starting. While they wait, their nodes are
     idle: these may move with their cluster, and other tasks may use them.
     """
     if not tasks:

@@ -43,8 +43,8 @@ MOST_ASKED = 3
 
 
 def overdue_nodes(state: State, readiness: dict[str, Readiness], backends: Backends) -> dict[str, Silence]:
-    """The nodes that do not answer, of which those are given up whose time is over and that do not answer
-    when they are asked once more. That second answer replaces the first one in `readiness`.
+    """The silent nodes. A node is given up if its time is over and it stays silent when it is asked once
+    more. That second answer replaces the first one in `readiness`.
     """
 
     def given_up_of(nodes: Iterable[Record], silent: Mapping[str, Silence]) -> list[Record]:

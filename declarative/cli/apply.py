@@ -139,8 +139,8 @@ ELSEWHERE = (
     metavar="FILE",
     multiple=True,
     type=click.Path(),
-    help="With --expect: the report of a plan that was approved before, and of which something may be left; "
-    "the oldest first.",
+    help="With --expect: the report of an earlier approved plan that may not be done in full; the oldest "
+    "first.",
 )
 @click.option(
     "--signed-by",

@@ -149,7 +149,7 @@ def deliver_once(session: ProjectSession, store: Store) -> bool:
 
 
 SHOWN = 50
-"""The last ones, without a cursor."""
+"""Events that are printed without a cursor."""
 POLL = 1.0
 MOST_DIGITS = 18
 

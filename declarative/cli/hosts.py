@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from declarative.model.status import HostRefusal
 
 MOST_ROUNDS = 8
-"""Hosts on the way to others are trusted first: so many of them may lie behind each other."""
+"""Hosts on the way to others are trusted first: at most this many of them may lie behind each other."""
 Place = tuple[str, tuple[str | int, ...]]
 """A fleet, and the path of a host or of its `proxy_jump` in the fleet's document."""
 

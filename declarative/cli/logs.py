@@ -234,7 +234,7 @@ read costs its host a process.
 QUICK = 1.0
 """Seconds within which a host answers quickly."""
 AT_ONCE = 32
-"""Ranks that are read side by side; so many pieces are in memory at most."""
+"""Ranks that are read side by side; each has one piece in memory at most."""
 FIRST, QUIET = 0.2, 1.0
 """Seconds between two looks at a rank that prints nothing: at first, and in the end."""
 LONGEST_WAIT = 10.0
@@ -346,7 +346,7 @@ def unreadable(source: LogSource, error: ProviderError) -> Diagnostic:
 def begin(
     sources: Sequence[LogSource], *, tail: int | None, since: float | None, keep: bool
 ) -> tuple[list[LogSource], list[Diagnostic]]:
-    """Put each source where its output is to begin; those that are to be read, and what was wrong.
+    """Put each source where its output begins. Returns the sources to read, and the faults.
 
     Those that are quiet for longer than `since` seconds are left out; with `keep` they begin at their ends.
     """
@@ -606,8 +606,8 @@ class Printer:
     """One output for all ranks. Without prefixes, text is passed on at once.
 
     `raw` passes on everything as it is. Else text is made safe for a terminal, if it goes to one, and cannot
-    be a command to a CI agent. With a `stamp`, each line begins with
-    the time that this gives, once its rank has caught up.
+    be a command to a CI agent. With a `stamp`, each line begins with the time that this gives, once its rank
+    has caught up.
     """
 
     def __init__(

@@ -239,7 +239,7 @@ class LoopOutput:
         return RoundOutput(self)
 
     def new(self, what: str, items: Iterable[object]) -> frozenset[object]:
-        """The items that were not among the last ones of that kind."""
+        """The items that are new since the last call about that kind."""
         now = frozenset(items)
         before, self._last[what] = self._last.get(what, frozenset()), now
         return now - before

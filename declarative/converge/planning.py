@@ -44,7 +44,7 @@ class RunOptions:
     approved: PlanDigest | None = None
     """The plan that was approved: no other one is carried out."""
     earlier: tuple[PlanDigest, ...] = ()
-    """Plans that were approved before, and of which something may be left; the oldest first."""
+    """Earlier approved plans that may not be carried out in full; the oldest first."""
     next_try: str = "the next `fleetform apply` tries again"
     """Who starts a task whose start failed."""
 

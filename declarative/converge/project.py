@@ -108,8 +108,8 @@ class ProjectSession:
         """The project; `InvalidError` with all its errors.
 
         `look` is how far the files of ranks are looked at. `published`: documents are also checked with the
-        published schemas, which takes a while. These never refuse what is read otherwise. `apart` are the
-        files `without` which it is read, and `more` documents.
+        published schemas, which takes a while. These never refuse what is read otherwise. `apart` may
+        name files that are not read (`without`) and `more` documents.
         """
         from declarative.language.loader import load
         from declarative.planner.tasks import desired_at

@@ -328,8 +328,8 @@ class Run:
         return results, prepared
 
     def _note_retries(self, plan: Plan, results: Sequence[ActionResult]) -> None:
-        """Remember the tasks whose start failed of what their `retry` covers. A task of which
-        some ranks run is not started anew.
+        """Remember the tasks whose start failed, where their `retry` covers that. A task with running ranks
+        is not started anew.
         """
         goes_on = resized(plan.actions)
         retries = {name: want.spec.retry for name, want in self.desired.tasks.items() if name not in goes_on}

@@ -199,8 +199,8 @@ class StateAccess:
         return self._store
 
     def read_anew(self, desired: Desired | None) -> Store:
-        """The state, to read from once, for those who look again and again: it may be made or restored while
-        they run.
+        """The state, opened to read once. A command that looks repeatedly may see it made or restored
+        meanwhile.
         """
         store = self._open(self.url(desired))
         if not self._compared:

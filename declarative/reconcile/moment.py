@@ -25,7 +25,7 @@ class Moment(float):
     use: Use
 
     def __new__(cls, at: float, use: Use | None = None) -> Self:
-        """Without `use` it is a new time, of which nothing is known yet."""
+        """Without `use` it is a new time, which was compared with nothing yet."""
         moment = super().__new__(cls, at)
         moment.use = use or Use()
         return moment

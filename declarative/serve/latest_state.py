@@ -18,9 +18,9 @@ from declarative.render.views import StatusView
 from declarative.store.events import Event
 
 FRESH = 2.0
-"""For how many seconds a read state is shown again."""
+"""Seconds for which a state that was read is shown again."""
 MISSED = 3
-"""After how many intervals without a round the loop is not ready."""
+"""A loop is not ready after this number of intervals without a round."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """The HTTP server: `/healthz`, `/readyz`, `/metrics` and the page. It only reads.
 
 The standard library's server is enough for a probe, a Prometheus and a few people. It has bounds: a few
-pages at once, a time limit for each request, and few connections. Where there are too many, the oldest one
-goes that has not sent its request, first of the same address. So connections that say nothing shut out
-nobody, and probes wait for no page.
+pages at once, a time limit for each request, and few connections. If there are too many, the oldest one
+that has not sent its request ends, one of the same address first. So silent connections shut out nobody, and
+probes wait for no page.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LONGEST = 15.0
 SOONEST = 3.0
 """Seconds in which a client has to send its request."""
 PROBES = ("/healthz", "/readyz")
-"""Their answer is one word, and they need no token."""
+"""Pages whose answer is one word, and that need no token."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (

@@ -273,7 +273,7 @@ def deliver(
 
 
 def _wait(failures: int) -> float:
-    """Seconds until the next try, after so many failures."""
+    """Seconds until the next try after a number of failures."""
     return min(SELDOM, FIRST * 2.0 ** min(failures, 16)) * random.uniform(0.8, 1.2)  # noqa: S311 (spread)
 
 
