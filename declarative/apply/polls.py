@@ -170,18 +170,18 @@ class PollRounds:
             except ProviderError:
                 continue
             ranks_of |= {node.address.name: by_node[node.address.name] for node in nodes}
-            due = {n.address.name: n for n in nodes if self._is_due(n, ranks_of[n.address.name], now)}
+            due: dict[str, Record] = {}
+            for node in nodes:
+                name, fleet = node.address.name, node.node.fleet
+                attempts = frozenset(ranks_of[name])
+                if name not in self._paces or self._paces[name].attempts != attempts:
+                    limit = self._backends.limits.get(fleet) or SELDOM * LOOKS
+                    seldom = max(OFTEN, min(SELDOM, limit / LOOKS))
+                    self._paces[name] = _Pace(attempts, OFTEN, now, seldom)
+                if self._paces[name].pending is None and now >= self._paces[name].due:
+                    due[name] = node
             for name, future in start_calls(due, ask).items():
                 self._paces[name].pending = future
                 futures.append(future)
         wait(futures, timeout=AT_MOST)
         return ranks_of
-
-    def _is_due(self, node: Record, ranks: Mapping[str, str], now: float) -> bool:
-        attempts = frozenset(ranks)
-        pace = self._paces.get(node.address.name)
-        if pace is None or pace.attempts != attempts:
-            limit = self._backends.limits.get(node.node.fleet) or SELDOM * LOOKS
-            seldom = max(OFTEN, min(SELDOM, limit / LOOKS))
-            pace = self._paces[node.address.name] = _Pace(attempts, OFTEN, now, seldom)
-        return pace.pending is None and now >= pace.due
