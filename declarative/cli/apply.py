@@ -454,7 +454,7 @@ class TaskFollowing:
         from declarative.apply.watch import follow as watch
         from declarative.model.state import natural
         from declarative.model.status import RankState
-        from declarative.render.data import iso
+        from declarative.render.output_json import iso
         from declarative.store import StateError
 
         run, retries = self._run, self._retries

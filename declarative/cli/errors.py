@@ -28,8 +28,8 @@ class Failed(click.ClickException):
         self.json_of = json_of
 
     def show(self, file: Any = None) -> None:
-        from declarative.render.data import diagnostics_json, to_event, to_json
         from declarative.render.diagnostics import diagnostics_text
+        from declarative.render.output_json import diagnostics_json, to_event, to_json
         from declarative.render.text import use_color
 
         locked = any(d.code == "locked" for d in self.diagnostics)

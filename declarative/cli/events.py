@@ -201,8 +201,8 @@ def events_command(
     """
     from declarative.model.schema.marks import BadValueError
     from declarative.model.spec.reconcile import EventPattern
-    from declarative.render.data import to_line
     from declarative.render.listings import event_json, events_text
+    from declarative.render.output_json import to_line
 
     for pattern in types:
         try:

@@ -114,7 +114,7 @@ def logs_command(
     comes twice. When a rank is started anew while others run, it goes on with that attempt; once all have
     ended it ends, and says if the task is to run again. Exits 1 if the output of a rank cannot be read.
     """
-    from declarative.render.data import iso_ms
+    from declarative.render.output_json import iso_ms
 
     desired = declared(session, some=True)
     task, only_rank = parse_target(target, rank)

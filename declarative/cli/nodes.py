@@ -249,7 +249,7 @@ def _set_drained(
 ) -> int:
     from declarative.model.state import drain_of
     from declarative.model.status import Drain
-    from declarative.render.data import iso
+    from declarative.render.output_json import iso
 
     store = session.state.open(declared(session), write=True, create=False)
     with session.state.lock(store, "drain" if drained else "undrain", lock_timeout) as writer:

@@ -134,7 +134,7 @@ def _adopt_rank(writer: Writer, orphan: Orphan, orphans: Sequence[Orphan], state
 def destroy_orphans(run: Run, output: RunOutput, consent: Consent, lock_timeout: float | None) -> int:
     """Delete all orphans but those that are protected; the exit code."""
     from declarative.apply.orphans import delete_orphans, is_protected
-    from declarative.render.data import diagnostics_json
+    from declarative.render.output_json import diagnostics_json
 
     with run.session.state.lock(run.store, run.doing, lock_timeout) as writer:
         state = writer.state()

@@ -203,14 +203,14 @@ def timed_lines(clock: Callable[[], float]) -> Iterator[None]:
 
 def emit(data: Any) -> None:
     """JSON on stdout."""
-    from declarative.render.data import to_json
+    from declarative.render.output_json import to_json
 
     sys.stdout.write(to_json(data))
 
 
 def emit_event(event: Mapping[str, Any]) -> None:
     """One event as a line of JSON on stdout."""
-    from declarative.render.data import to_event
+    from declarative.render.output_json import to_event
 
     PipeSafeStream(sys.stdout).write(to_event(event) + "\n")
 

@@ -249,7 +249,7 @@ def save(
     it, if there is a `key`.
     """
     from declarative.planner.facts import facts_used
-    from declarative.render.data import iso
+    from declarative.render.output_json import iso
 
     desired = source.desired
     ranks = (a.typed for a in plan.actions if a.op.value == "create" and isinstance(a.typed, RankInputs))

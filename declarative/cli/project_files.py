@@ -275,7 +275,7 @@ def validate_command(session: ProjectSession, *, as_json: bool, max_work: int | 
     from declarative.model.state import State
     from declarative.planner.inventory import Inventory
     from declarative.planner.limits import too_large
-    from declarative.render.data import validate_json
+    from declarative.render.output_json import validate_json
 
     errors: tuple[Diagnostic, ...] = ()
     try:
@@ -305,8 +305,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     from declarative.model.schema import DIALECT, document_schema, templated
     from declarative.model.spec import DOCUMENTS
     from declarative.model.spec.policy import OperatorPolicy
-    from declarative.render.contract import state_schema, status_schema
-    from declarative.render.plan_contract import plan_schema
+    from declarative.render.output_schemas import plan_schema, state_schema, status_schema
 
     out = {kind: templated(document_schema(cls, kind)) for kind, cls in DOCUMENTS.items()}
     branches = [

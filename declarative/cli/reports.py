@@ -87,7 +87,8 @@ class Reports:
 
     def _render(self, plan: Plan, form: str) -> str:
         if form == "json":
-            from declarative.render.data import plan_json, to_json
+            from declarative.render.output_json import to_json
+            from declarative.render.plan_document import plan_json
 
             return to_json(plan_json(plan))
         if form == "markdown":

@@ -52,8 +52,8 @@ class RunOutput:
 
     def planned(self, plan: Plan, inventory: Inventory) -> None:  # noqa: ARG002
         """Print the plan."""
-        from declarative.render.data import plan_json
         from declarative.render.plan import plan_text
+        from declarative.render.plan_document import plan_json
 
         if self.as_json:
             emit_event({"event": "plan", "plan": plan_json(plan)})
@@ -134,9 +134,9 @@ class RunOutput:
         cut_short: bool = False,
     ) -> None:
         """Print the results of actions, and the result of the command. For `cut_short` see `report_text`."""
-        from declarative.render.data import health_json
         from declarative.render.plan import origin_text
         from declarative.render.progress import notes_json, report_text
+        from declarative.render.status_view import health_json
 
         if self.as_json:
             counts = {o: sum(r.outcome == o for r in results) for o in ("done", "failed", "skipped")}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from declarative.model.state import State
     from declarative.model.status import Readiness
     from declarative.reconcile.round import Round
-    from declarative.render.views import StatusView
+    from declarative.render.status_view import StatusView
     from declarative.serve.latest_state import Recorded
 
 
@@ -38,8 +38,8 @@ def status_command(session: ProjectSession, as_json: bool, offline: bool, refres
     With --refresh it also looks at declared hosts that are not nodes yet, as `plan` does, and says why they
     are not. With --json, unfit hosts are warnings on stderr.
     """
-    from declarative.render.data import status_json
     from declarative.render.status import status_text
+    from declarative.render.status_view import status_json
 
     if offline and refresh:
         raise failed("usage", "`--offline` contacts nothing, `--refresh` everything", "leave one of them out")
@@ -65,7 +65,7 @@ def gather(session: ProjectSession, *, offline: bool, refresh: bool = False) -> 
     from declarative.planner.offers import GpuNode, lacking_gpus, may_rehearse, rehearsals
     from declarative.planner.refused_hosts import contact_notes
     from declarative.planner.volumes import gone_volume
-    from declarative.render.views import host_view, status_view, with_waits
+    from declarative.render.status_view import host_view, status_view, with_waits
 
     desired = declared(session, some=True) or Desired()
     store = session.state.open(desired, offline=offline)
@@ -270,7 +270,7 @@ class _ProjectReader:
 
     def __call__(self) -> Recorded:
         from declarative.planner.health import node_health
-        from declarative.render.views import status_view, with_waits
+        from declarative.render.status_view import status_view, with_waits
         from declarative.serve.latest_state import Recorded
 
         session = self._session

@@ -18,7 +18,7 @@ from declarative.model.diagnostic import Diagnostic
 from declarative.model.record import struct
 from declarative.model.status import Outage
 from declarative.planner.plan import Action, Plan
-from declarative.render.views import StatusView
+from declarative.render.status_view import StatusView
 
 
 @struct(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from declarative.reconcile.permission import AllowedPart, Backoff, choose, longe
 from declarative.reconcile.repeatable import Marks, RepeatableRound, lasts, marks_of, settled
 from declarative.reconcile.round import LoopObserver, Round, RunObserver, Stop, Wait, left_alone, unplaced
 from declarative.reconcile.watched_files import WatchedFiles
-from declarative.render.views import status_view
+from declarative.render.status_view import status_view
 from declarative.spans import named
 from declarative.store import StateError, Store, Writer
 from declarative.store.loop_state import LEASE_SECONDS, Leader

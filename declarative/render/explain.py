@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.record import struct
+from declarative.model.schema.outputs import Moment, Of
 from declarative.model.spec.amounts import show_mib
 from declarative.model.status import BOOTING, NodeState
 from declarative.model.text import clean, ranges
 from declarative.placement.explain.alternatives import Alternative, Elsewhere, Instead, Rejected
-from declarative.placement.problem import NodeType, Refusal, Rejection, Verdict
+from declarative.placement.problem import NodeType, RankVerdict, Refusal, Rejection, Verdict
 from declarative.planner.explain import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.planner.plan import FORMAT_VERSION, ReservationStatus
-from declarative.render.data import diagnostics_json, iso, place_data
+from declarative.render.output_json import diagnostics_json, iso, output
+from declarative.render.plan_document import ReservationOutput
 from declarative.render.plan_tables import NAMES
 from declarative.render.status import Row, map_lines
+from declarative.render.status_view import Blocks
 from declarative.render.text import Cell, Paint, columns, money, plural, seal, sentence
 
 FEW = 5
@@ -388,9 +391,132 @@ def _missing_text(short: Mapping[str, float]) -> str:
 # ------------------------------------------------------------------------------------------------ as JSON
 
 
+@struct(frozen=True, slots=True, kw_only=True)
+class AlternativeOutput:
+    """A node or an offer that would hold the rank as well."""
+
+    target: str
+    fleet: Annotated[str, Of("kind.fleet")]
+    backend: Annotated[str, Of("kind.backend")]
+    region: Annotated[str, Of("kind.region")]
+    zone: Annotated[str | None, Of("kind.zone")]
+    instance_type: Annotated[str, Of("kind.instance_type")]
+    spot: Annotated[bool, Of("kind.spot")]
+    blocks: int
+    idle_blocks: Annotated[int, Of("idle")]
+    total_blocks: Annotated[int, Of("kind.total")]
+    price: Annotated[float | None, Of("share")]
+    node_price: Annotated[float | None, Of("kind.price")]
+    plan_hourly_change: Annotated[float | None, Of("more")]
+    note: str | None
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class InsteadOutput:
+    """Which other nodes and offers would hold a rank, and which were rejected."""
+
+    nodes_count: int
+    nodes: tuple[AlternativeOutput, ...]
+    offers_count: int
+    offers_cheaper: int
+    offers: tuple[AlternativeOutput, ...]
+    turned_down: tuple[Rejected, ...]
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class RankOutput:
+    """One rank."""
+
+    rank: int
+    state: str
+    place: Mapping[str, Any] | None
+    why: tuple[Why, ...]
+    instead: InsteadOutput | None
+    instead_of_rank: Annotated[int | None, Of("like")]
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class ElsewhereOutput:
+    """One area in which a whole cluster task could lie."""
+
+    fleet: str
+    backend: str
+    region: str
+    at: Annotated[str | None, Of(lambda area: area.at or None)]
+    ranks_found: int
+    launches: int
+    hourly: float
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class RefusalOutput:
+    """Why a task has no place."""
+
+    code: str
+    summary: str
+    proved: bool
+    hint: str | None
+    changes: tuple[str, ...] | None
+    ranks: tuple[RankVerdict, ...]
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class TaskOutput:
+    """What is printed of a task, or of one rank of it."""
+
+    task: str
+    reason: str | None
+    because: tuple[str, ...]
+    ranks_count: int
+    ranks: tuple[RankOutput, ...]
+    refusal: RefusalOutput | None
+    places: InsteadOutput | None
+    elsewhere: tuple[ElsewhereOutput, ...]
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class ResourcesOutput:
+    """What a whole node has."""
+
+    cpu: int
+    memory_mib: int
+    gpus: int
+    gpu_name: str | None
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class NodeOutput:
+    """What is printed of a node."""
+
+    state: Annotated[str, Of("readiness.state.value")]
+    state_reason: Annotated[str | None, Of("readiness.reason")]
+    observed_at: Annotated[Moment | None, Of("readiness.observed_at")]
+    closed: str | None
+    fleet: Annotated[str, Of("kind.fleet")]
+    backend: Annotated[str, Of("kind.backend")]
+    region: Annotated[str, Of("kind.region")]
+    zone: Annotated[str | None, Of("kind.zone")]
+    instance_type: Annotated[str, Of("kind.instance_type")]
+    spot: Annotated[bool, Of("kind.spot")]
+    resources: Annotated[ResourcesOutput, Of("kind.shape")]
+    blocks: Annotated[Blocks, Of(lambda node: Blocks(total=node.kind.total, busy=len(node.holders)))]
+    holders: Mapping[int, str]
+    price: Annotated[float | None, Of("kind.price")]
+    idle_price: float | None
+    why: tuple[Why, ...]
+    changed: tuple[str, ...]
+    instead: InsteadOutput | None
+    looked: tuple[LookedAt, ...]
+    not_asked: int
+
+
 def explain_json(answer: Answer, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:
     """The answer as data. `kind` tells its keys: `task`, `rank` or `node`."""
-    body = _task_json(answer) if isinstance(answer, TaskAnswer) else _node_json(answer)
+    if isinstance(answer, TaskAnswer):
+        ranks = [output(RankOutput, rank, place=_place_json(rank)) for rank in answer.ranks]
+        body = output(TaskOutput, answer, ranks=ranks)
+    else:
+        body = output(NodeOutput, answer)
     return {
         "format_version": FORMAT_VERSION,
         "address": answer.address,
@@ -401,73 +527,9 @@ def explain_json(answer: Answer, diagnostics: Sequence[Diagnostic]) -> dict[str,
     }
 
 
-def _json(document: object) -> Any:
-    """Fields by their names, in their order; numbers without what only the way of computing them adds."""
-    if isinstance(document, Instead):
-        return {name: _json(getattr(document, name)) for name in INSTEAD}
-    if isinstance(document, Alternative):
-        return {
-            "target": document.target,
-            **_picked(document.kind, KIND),
-            "blocks": document.blocks,
-            "idle_blocks": document.idle,
-            "total_blocks": document.kind.total,
-            "price": _json(document.share),
-            "node_price": _json(document.kind.price),
-            "plan_hourly_change": _json(document.more),
-            "note": document.note,
-        }
-    if is_dataclass(document):
-        return _picked(document, [f.name for f in fields(document)])
-    if isinstance(document, Mapping):
-        return {str(key): _json(document[key]) for key in sorted(document)}
-    if isinstance(document, tuple):
-        return list(map(_json, document))
-    return round(document, 6) if isinstance(document, float) else document
-
-
-def _picked(document: object, names: Iterable[str]) -> dict[str, Any]:
-    return {name: _json(getattr(document, name)) for name in names}
-
-
-INSTEAD = ("nodes_count", "nodes", "offers_count", "offers_cheaper", "offers", "turned_down")
-KIND = ("fleet", "backend", "region", "zone", "instance_type", "spot")
-
-
-def _task_json(answer: TaskAnswer) -> dict[str, Any]:
-    refusal = ("code", "summary", "proved", "hint", "changes", "ranks")
-    return {
-        **_picked(answer, ("task", "reason", "because", "ranks_count")),
-        "ranks": [_rank_json(rank) for rank in answer.ranks],
-        "refusal": answer.refusal and _picked(answer.refusal, refusal),
-        "places": _json(answer.places),
-        "elsewhere": [{**_json(item), "at": item.at or None} for item in answer.elsewhere],
-    }
-
-
-def _rank_json(rank: RankAnswer) -> dict[str, Any]:
-    place = rank.place and {**place_data(rank.place), "node_price": _json(rank.node_price)}
-    return {
-        "rank": rank.rank,
-        "state": rank.state,
-        "place": place,
-        "why": _json(rank.why),
-        "instead": _json(rank.instead),
-        "instead_of_rank": rank.like,
-    }
-
-
-def _node_json(answer: NodeAnswer) -> dict[str, Any]:
-    kind, ready, busy = answer.kind, answer.readiness, len(answer.holders)
-    return {
-        "state": ready.state.value,
-        "state_reason": ready.reason,
-        "observed_at": iso(ready.observed_at),
-        "closed": answer.closed,
-        **_picked(kind, KIND),
-        "resources": _picked(kind.shape, ("cpu", "memory_mib", "gpus", "gpu_name")),
-        "blocks": {"total": kind.total, "busy": busy, "idle": kind.total - busy},
-        "holders": _json(answer.holders),
-        "price": _json(kind.price),
-        **_picked(answer, ("idle_price", "why", "changed", "instead", "looked", "not_asked")),
-    }
+def _place_json(rank: RankAnswer) -> dict[str, Any] | None:
+    if rank.place is None:
+        return None
+    place = output(ReservationOutput, rank.place)
+    del place["task"], place["rank"]  # the answer itself has them
+    return {**place, "node_price": None if rank.node_price is None else round(rank.node_price, 6)}

@@ -16,7 +16,7 @@ from declarative.model.text import clean
 from declarative.planner.json_values import plain
 from declarative.planner.offers import OfferListing, grouped_by_zone, priced_on
 from declarative.planner.plan import FORMAT_VERSION
-from declarative.render.data import diagnostics_json, iso, iso_ms
+from declarative.render.output_json import diagnostics_json, iso, iso_ms
 from declarative.render.plan import prices_line
 from declarative.render.text import Cell, Paint, columns, money, seal, sentence
 from declarative.render.values import one_line, written

@@ -14,13 +14,13 @@ from declarative.model.diagnostic import Diagnostic
 from declarative.model.record import struct
 from declarative.model.text import clean
 from declarative.placement.problem import Refusal
-from declarative.render.data import iso
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.listings import event_cells
+from declarative.render.output_json import iso
 from declarative.render.plan_tables import unplaced_lines
 from declarative.render.status import STYLES, Row, health_lines, node_note
+from declarative.render.status_view import NodeView, StatusView, TaskView
 from declarative.render.text import Paint, money, plural, sentence
-from declarative.render.views import NodeView, StatusView, TaskView
 from declarative.render.web import node_data, rendered
 from declarative.store.events import Event
 

@@ -25,9 +25,9 @@ from declarative.render.actions import (
     unplaced_count,
     unstarted_lines,
 )
-from declarative.render.data import iso
 from declarative.render.diagnostics import count_text
 from declarative.render.fallbacks import at_most_text, fallback_lines
+from declarative.render.output_json import iso
 from declarative.render.plan_tables import (
     block_lines,
     headline,

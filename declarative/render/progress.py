@@ -25,7 +25,7 @@ from rich.text import Text
 from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.text import clean, host_lists, numberless
-from declarative.render.data import to_event
+from declarative.render.output_json import to_event
 from declarative.render.text import Paint, seal, sentence
 
 MOST_RUNNING = 8

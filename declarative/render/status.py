@@ -15,7 +15,8 @@ from declarative.model.text import clean, numberless
 from declarative.planner.health import GONE, LEFT_OUT, UNREADABLE, Health
 from declarative.planner.plan import Drift, Plan
 from declarative.planner.shares import largest_shares
-from declarative.render.data import iso
+from declarative.render.output_json import iso
+from declarative.render.status_view import HostView, NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.render.text import (
     Cell,
     Paint,
@@ -28,7 +29,6 @@ from declarative.render.text import (
     sentence,
     wrapped,
 )
-from declarative.render.views import HostView, NodeView, RankView, StatusView, TaskView, VolumeView
 
 MOST = 5
 """At most so many names with the same trouble are shown on a terminal; without a width, all."""
@@ -233,7 +233,7 @@ def status_text(view: StatusView, *, color: bool, width: int | None) -> str:
         when = f"since {iso(left.since)}, until {iso(left.until)}"
         lines += ["", *wrapped(f"The loop leaves {what} alone {when}: {sentence(left.why)}", width)]
     over = [
-        f"{limit.now:,g} {limit.name}, the limit is {limit.most:,g}"
+        f"{limit.now:,g} {limit.limit}, the limit is {limit.most:,g}"
         for limit in view.limits
         if limit.exceeded
     ]

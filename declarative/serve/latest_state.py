@@ -12,9 +12,9 @@ from dataclasses import field, replace
 from declarative.model.record import struct
 from declarative.model.spec import Fleet
 from declarative.reconcile.round import Round
-from declarative.render.data import iso
+from declarative.render.output_json import iso
 from declarative.render.page import Page
-from declarative.render.views import StatusView
+from declarative.render.status_view import StatusView
 from declarative.store.events import Event
 
 FRESH = 2.0

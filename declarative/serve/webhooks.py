@@ -27,8 +27,8 @@ from declarative import __version__
 from declarative.model.record import struct
 from declarative.model.spec.reconcile import HookFormat, Notify
 from declarative.reconcile.round import Round, Wait
-from declarative.render.data import to_line
 from declarative.render.listings import event_json
+from declarative.render.output_json import to_line
 from declarative.store import Store
 from declarative.store.errors import StateError
 from declarative.store.events import Event

@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 from declarative.model.codec import BadDataError, reader
 from declarative.model.record import struct
-from declarative.model.state import Address, Intent, Record, State, natural
+from declarative.model.schema import Doc, Is
+from declarative.model.schema.outputs import OneOf, address_of
+from declarative.model.state import KINDS, Address, Intent, Record, State, natural
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store.consistency import HeldBlocks, wrong_values
 from declarative.store.errors import StateError
@@ -132,84 +134,104 @@ def check_types(state: State) -> None:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class RecordData:
-    """A record in a printed state."""
+    """One thing that was made."""
 
-    address: Address
-    backend: str | None
-    inputs: Mapping[str, Any]
-    outputs: Mapping[str, Any]
-    needs: tuple[Address, ...]
-    generation: int
+    address: Annotated[Address, address_of(KINDS), Doc("What it is.")]
+    backend: Annotated[str | None, Doc("The backend's name. Null if it concerns none.")]
+    inputs: Annotated[Mapping[str, Any], Doc("The inputs as given, secrets left out.")]
+    outputs: Annotated[Mapping[str, Any], Doc("What the backend returned, secrets left out.")]
+    needs: Annotated[tuple[Annotated[Address, address_of(KINDS)], ...], Doc("Addresses that it needs.")]
+    generation: Annotated[int, Is(minimum=1), Doc("Counts how often the address was made anew.")]
 
 
 @struct(frozen=True, slots=True, kw_only=True)
 class BlockData:
-    """A reserved block in a printed state."""
+    """One block that is taken."""
 
-    node: str
-    block: int
-    reservation: str
+    node: Annotated[str, Doc("The node's name.")]
+    block: Annotated[int, Doc("Its number.")]
+    reservation: Annotated[str, Doc("The reservation's name, which is the rank's.")]
 
 
 @struct(frozen=True, slots=True, kw_only=True)
 class RankData:
-    """The status of a rank in a printed state."""
+    """How a rank is doing."""
 
-    state: RankState
-    exit_code: int | None
-    cause: str | None
-    started_at: float | None
-    ended_at: float | None
-    mounted: tuple[str, ...]
-    confinement: str | None = None  # format 1 lacks it
+    state: Annotated[RankState, Doc("Its state.")]
+    exit_code: Annotated[int | None, Is(), Doc("Null while it runs, and if it was not seen to end.")]
+    cause: Annotated[str | None, Doc("The cause of its end. Null if there is nothing to say.")]
+    started_at: Annotated[
+        float | None,
+        Doc("Seconds since the epoch, by the clock of the rank's host. Null before it starts."),
+    ]
+    ended_at: Annotated[
+        float | None,
+        Doc("Seconds since the epoch, by the clock of the rank's host. Null before it ends."),
+    ]
+    mounted: Annotated[tuple[str, ...], Doc("Paths at which its volumes are mounted.")]
+    confinement: Annotated[
+        str | None,
+        Doc("How it is limited to its blocks: `hard`, `soft` or `none`, and by what. Null if not known."),
+    ] = None  # format 1 lacks it
 
 
 @struct(frozen=True, slots=True, kw_only=True)
 class NodeData:
-    """What is known of a node in a printed state; without `state` it was never observed."""
+    """What was last observed of a node."""
 
-    idle_since: float | None
-    state: NodeState | None
-    reason: str | None
-    observed_at: float | None
-    can: tuple[str, ...] | None = None  # format 1 lacks it
+    idle_since: Annotated[float | None, Doc("Seconds since the epoch. Null while it is in use.")]
+    state: Annotated[NodeState | None, Doc("Its state. Null if it was never observed.")]
+    reason: Annotated[str | None, Doc("Why it is not ready. Null if there is nothing to say.")]
+    observed_at: Annotated[float | None, Doc("Seconds since the epoch. Null if it was never observed.")]
+    can: Annotated[
+        tuple[str, ...] | None,
+        Doc("What its host can do: `hard` limits, `podman`, `docker`, `any-runtime`. Null if not known."),
+    ] = None  # format 1 lacks it
 
 
 @struct(frozen=True, slots=True, kw_only=True)
 class VolumeData:
-    """What is known of a volume in a printed state."""
+    """What is known of a volume that nothing has attached."""
 
-    detached_since: float
+    detached_since: Annotated[float, Doc("Since when, in seconds since the epoch.")]
 
 
 @struct(frozen=True, slots=True, kw_only=True)
 class IntentData:
-    """An open intent in a printed state."""
+    """A call to a backend that was started and whose result is not recorded."""
 
-    id: int
-    op: str
-    address: Address
-    backend: str | None
-    generation: int
-    token: str
-    inputs: Mapping[str, Any]
-    needs: tuple[Address, ...]
+    id: Annotated[int, Doc("Its number.")]
+    op: Annotated[str, OneOf(OPS), Doc("What was begun.")]
+    address: Annotated[Address, address_of(KINDS), Doc("To what.")]
+    backend: Annotated[str | None, Doc("The backend's name. Null if it concerns none.")]
+    generation: Annotated[int, Is(minimum=1), Doc("Counts how often the address was made anew.")]
+    token: Annotated[str, Doc("The token by which the call has its effect only once.")]
+    inputs: Annotated[Mapping[str, Any], Doc("The inputs as given, secrets left out.")]
+    needs: Annotated[tuple[Annotated[Address, address_of(KINDS)], ...], Doc("Addresses that it needs.")]
 
 
 @struct(frozen=True, slots=True, kw_only=True)
 class StateData:
-    """A printed state. A key that is not named here would be lost: it is refused."""
+    """What `fleetform state pull` prints: everything that is recorded.
+
+    A key that is not named here would be lost: it is refused.
+    """
 
     format_version: int
-    lineage: str | None
-    serial: int
-    records: tuple[RecordData, ...]
-    reserved_blocks: tuple[BlockData, ...]
-    ranks: Mapping[str, RankData]
-    nodes: Mapping[str, NodeData]
-    generations: Mapping[str, int]
-    intents: tuple[IntentData, ...]
-    volumes: Mapping[str, VolumeData] = field(default_factory=dict)  # formats 1 and 2 lack it
+    lineage: Annotated[str | None, Doc("The identity of the state. Null before the first apply.")]
+    serial: Annotated[int, Doc("Grows with each change of the records.")]
+    records: Annotated[tuple[RecordData, ...], Doc("Everything that was made.")]
+    reserved_blocks: Annotated[tuple[BlockData, ...], Doc("Blocks that are taken.")]
+    ranks: Annotated[Mapping[str, RankData], Doc("Ranks by name.")]
+    nodes: Annotated[Mapping[str, NodeData], Doc("Observations of nodes by name.")]
+    volumes: Annotated[Mapping[str, VolumeData], Doc("Volumes that nothing has attached, by name.")] = field(
+        default_factory=dict
+    )  # formats 1 and 2 lack it
+    generations: Annotated[
+        Mapping[str, Annotated[int, Is(minimum=1)]],
+        Doc("How often each address was made, also those that are gone."),
+    ]
+    intents: Annotated[tuple[IntentData, ...], Doc("What has to be read back before anything is planned.")]
 
 
 def parse(data: object) -> tuple[State, HeldBlocks]:

@@ -19,7 +19,7 @@ from declarative.model.spec import Fleet, Gpu, Resources, Task, Volume
 from declarative.model.spec.hosts import HostFields, ProxyJump, SshConfig
 from declarative.model.spec.mounts import Mount
 from declarative.model.state import Address, State
-from declarative.render.data import plan_json
+from declarative.render.plan_document import plan_json
 from providers.runner import script
 from tests.support.model import World
 

@@ -20,7 +20,7 @@ from declarative.planner.fleets import offer_of
 from declarative.planner.offers import broken_limit
 from declarative.planner.plan import Op
 from declarative.provider import PermanentKind
-from declarative.render.data import plan_json
+from declarative.render.plan_document import plan_json
 from tests.support.market import KilledError, Market, Site, no_room
 from tests.support.planned import declared
 

@@ -27,7 +27,7 @@ from declarative.placement.filters import blocks_wanted, fleet_reason, place_rea
 from declarative.placement.problem import Node, NodeType, of_offer
 from declarative.planner.make import make_plan
 from declarative.planner.offers import fleet_offers
-from declarative.render.data import plan_json
+from declarative.render.plan_document import plan_json
 from tests.support import brute
 from tests.support.model import spec
 from tests.support.worlds import Case, Taste, seeded

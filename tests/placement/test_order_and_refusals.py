@@ -9,7 +9,7 @@ from declarative.model.status import NodeState
 from declarative.placement.explain import never
 from declarative.placement.explain import refusal as refusals
 from declarative.planner.make import make_plan
-from declarative.render.data import plan_json
+from declarative.render.plan_document import plan_json
 from tests.support.model import World
 from tests.support.planned import (
     GPU,

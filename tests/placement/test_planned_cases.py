@@ -9,9 +9,9 @@ import re
 import pytest
 
 from declarative.model.status import BOOTING, NodeState, RankState
-from declarative.render.data import plan_json, status_json
 from declarative.render.plan import plan_text
-from declarative.render.views import status_view
+from declarative.render.plan_document import plan_json
+from declarative.render.status_view import status_json, status_view
 from tests.support.model import World
 from tests.support.planned import (
     GPU,

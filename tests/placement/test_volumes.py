@@ -22,7 +22,7 @@ from declarative.placement.volumes import (
     mount_reason,
 )
 from declarative.planner.plan import Plan
-from declarative.render.data import plan_json
+from declarative.render.plan_document import plan_json
 from tests.support.model import World
 from tests.support.planned import (
     H100,

@@ -26,10 +26,10 @@ from declarative.planner.hosts import declared_hosts, hosts_of, offer_of_host, s
 from declarative.planner.inventory import PartitionNode
 from declarative.planner.make import make_plan, make_refresh_plan
 from declarative.planner.plan import Difference, Plan
-from declarative.render.data import plan_json
 from declarative.render.html import plan_html
 from declarative.render.markdown import plan_markdown
 from declarative.render.plan import plan_text
+from declarative.render.plan_document import plan_json
 from tests.support.model import World, project
 
 PARTS = (CatalogOffer, Network, SshConfig, HostFields)

@@ -15,8 +15,8 @@ from declarative.model.status import NodeState, RankState
 from declarative.placement.explain.alternatives import MOST
 from declarative.planner.decisions import PlanRequest
 from declarative.planner.explain import Answer, Explainer
-from declarative.render.data import to_json
 from declarative.render.explain import explain_json, explain_text
+from declarative.render.output_json import to_json
 from tests.support.cli import fleet, task
 from tests.support.golden import check_golden
 from tests.support.model import World

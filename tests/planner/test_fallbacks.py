@@ -37,11 +37,11 @@ from declarative.planner.serves import (
     same_hardware,
 )
 from declarative.provider import PermanentKind
-from declarative.render.data import plan_json
 from declarative.render.fallbacks import _places
 from declarative.render.html import plan_html
 from declarative.render.markdown import plan_markdown
 from declarative.render.plan import plan_text
+from declarative.render.plan_document import plan_json
 from tests.support.market import Market, Site, no_room
 from tests.support.model import NOW, World
 from tests.support.model import project as declared_plainly

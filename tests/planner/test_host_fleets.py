@@ -24,7 +24,7 @@ from declarative.planner.hosts import (
 )
 from declarative.planner.make import make_plan
 from declarative.planner.plan import Plan
-from declarative.render.data import plan_json
+from declarative.render.plan_document import plan_json
 from tests.support.model import World, project
 from tests.support.planned import codes, refused
 

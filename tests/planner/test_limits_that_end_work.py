@@ -24,11 +24,11 @@ from declarative.planner.permit import causes_of
 from declarative.planner.plan import Op
 from declarative.planner.tasks import desired_at
 from declarative.reconcile.permission import Backoff, choose
-from declarative.render.data import plan_json
 from declarative.render.html import plan_html
 from declarative.render.listings import approvals_json, approvals_text
 from declarative.render.markdown import plan_markdown
 from declarative.render.plan import plan_text
+from declarative.render.plan_document import plan_json
 from declarative.store.loop_state import Approval
 from tests.support.cli import Project, fleet, task, until
 from tests.support.model import NOW, World

@@ -6,8 +6,8 @@ import pytest
 
 from declarative.model.diagnostic import Span
 from declarative.model.status import RankState
-from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
+from declarative.render.plan_document import plan_json
 from tests.support.cli import Project
 from tests.support.model import NOW, World
 from tests.support.model import project as declared

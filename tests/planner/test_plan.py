@@ -20,8 +20,9 @@ from declarative.placement.search import Search
 from declarative.planner.inventory import Inventory, vanished
 from declarative.planner.make import make_plan
 from declarative.planner.plan import Op, Reason
-from declarative.render.data import plan_json, to_json
+from declarative.render.output_json import to_json
 from declarative.render.plan import plan_text
+from declarative.render.plan_document import plan_json
 from tests.support.golden import check_golden
 from tests.support.model import NOW, World, local_offer, project
 from tests.support.planned import GPU, bring, look

@@ -23,8 +23,8 @@ from declarative.model.status import WAITING, RankState, RankStatus
 from declarative.planner.permit import causes_of
 from declarative.planner.plan import Op, Plan
 from declarative.provider import PermanentError, PermanentKind
-from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
+from declarative.render.plan_document import plan_json
 from tests.support.market import KilledError, Market, Site, no_room
 from tests.support.model import World, project
 

@@ -22,10 +22,10 @@ from declarative.planner.inventory import observed_state
 from declarative.planner.plan import Op
 from declarative.planner.saved_plan import SavedPlan, dump, load
 from declarative.planner.tasks import due_retry
-from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
+from declarative.render.plan_document import plan_json
 from declarative.render.status import status_text
-from declarative.render.views import status_view
+from declarative.render.status_view import status_view
 from declarative.store import StateError
 from tests.support.model import NOW, World
 from tests.support.planned import GPU, bring, declared

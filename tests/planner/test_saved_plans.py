@@ -33,8 +33,8 @@ from declarative.planner.inventory import Inventory
 from declarative.planner.make import make_plan
 from declarative.planner.plan import Plan
 from declarative.planner.saved_plan import FILE_VERSION, SavedPlan, dump, load
-from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
+from declarative.render.plan_document import plan_json
 from tests.support.model import World, offers_of, project, set_limits
 from tests.support.planned import plan_of
 from tests.support.strategies import BACKENDS, happen, pairs

@@ -20,7 +20,7 @@ from declarative.planner.hosts import declared_hosts
 from declarative.planner.inventory import Inventory
 from declarative.planner.refused_hosts import contact_notes
 from declarative.render.diagnostics import diagnostics_text
-from declarative.render.views import host_view
+from declarative.render.status_view import host_view
 from tests.language.test_host_keys import KEY, OTHER
 from tests.support.model import project
 

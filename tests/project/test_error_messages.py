@@ -19,8 +19,8 @@ from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.state import State
 from declarative.planner.inventory import Inventory
 from declarative.planner.make import make_plan
-from declarative.render.data import validate_json
 from declarative.render.diagnostics import diagnostics_text
+from declarative.render.output_json import validate_json
 from tests.support.model import NOW, offers_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "error"

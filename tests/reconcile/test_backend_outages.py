@@ -24,7 +24,7 @@ from declarative.model.spec.text import Name
 from declarative.model.state import State
 from declarative.model.status import NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.render.data import iso
+from declarative.render.output_json import iso
 from declarative.spans import on_span_end
 from tests.providers.ec2.run import SECRETS, RunningEc2
 from tests.providers.ec2.test_apply import backend

@@ -24,7 +24,8 @@ from declarative.model.resource import Desired
 from declarative.model.state import State
 from declarative.planner.make import make_plan
 from declarative.reconcile.moment import Moment
-from declarative.render.data import plan_json, to_json
+from declarative.render.output_json import to_json
+from declarative.render.plan_document import plan_json
 from declarative.store.records import SEEN_ANEW
 from providers.local import folders
 from tests.laws.test_planner import LAW, SEEDS, declared, lived

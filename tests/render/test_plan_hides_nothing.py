@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from declarative.model.status import RankState, RankStatus
-from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
+from declarative.render.plan_document import plan_json
 from tests.support.cli import PATIENCE, Project, fleet, on_terminal, task, volume
 from tests.support.model import World
 from tests.support.planned import GPU, bring, declared, look

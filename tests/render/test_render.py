@@ -31,16 +31,25 @@ from declarative.planner.plan import (
     Reservation,
     ReservationStatus,
 )
-from declarative.render.data import diagnostics_json, plan_json, status_json, to_json, to_line, validate_json
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.html import plan_html
 from declarative.render.listings import state_text
 from declarative.render.markdown import plan_markdown
+from declarative.render.output_json import diagnostics_json, to_json, to_line, validate_json
 from declarative.render.plan import plan_text
+from declarative.render.plan_document import plan_json
 from declarative.render.progress import Progress, duration, notes_json, report_text, result_json
 from declarative.render.status import Row, health_lines, map_lines, status_text
+from declarative.render.status_view import (
+    FleetView,
+    NodeView,
+    RankView,
+    StatusView,
+    TaskView,
+    VolumeView,
+    status_json,
+)
 from declarative.render.text import Paint, cells, use_color, width, wrapped
-from declarative.render.views import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
 from tests.support.cli import events_of
 from tests.support.golden import check_golden
 from tests.support.planned import plan_of, with_parts

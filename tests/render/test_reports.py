@@ -29,9 +29,9 @@ from declarative.planner.approval import (
     read_approval,
 )
 from declarative.planner.plan import Drift, Op, Reason
-from declarative.render.data import plan_json
 from declarative.render.html import plan_html
 from declarative.render.markdown import fenced, plan_markdown
+from declarative.render.plan_document import plan_json
 from tests.render.test_render import EVIL, PLANS, act, golden, node, preview, rank, reserved, unplaced_plan
 from tests.support.cli import fleet, task, until, volume
 from tests.support.planned import plan_of, with_parts

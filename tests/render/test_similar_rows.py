@@ -6,8 +6,8 @@ from typing import Any
 
 from declarative.model.blocks import Shape
 from declarative.render.status import Row, map_lines, status_text
+from declarative.render.status_view import NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.render.text import MOST_ALIKE, Cell, Paint, folded
-from declarative.render.views import NodeView, RankView, StatusView, TaskView, VolumeView
 
 
 def texts(rows: list[list[str]]) -> list[list[str]]:

@@ -11,8 +11,8 @@ import pytest
 
 from declarative.placement.problem import Rejection, Suggestion
 from declarative.planner.plan import Cost, ReservationStatus
-from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
+from declarative.render.plan_document import plan_json
 from tests.placement.test_placement import SHAPE, ask, fleet, node, offer, run
 from tests.planner.test_plan import SMALL, TRAIN, brought, wanted
 from tests.render.test_render import create_plan, golden, preview, reserved

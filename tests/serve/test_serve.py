@@ -25,7 +25,7 @@ from declarative.planner.health import Health
 from declarative.planner.plan import Op
 from declarative.reconcile.round import Round, Wait
 from declarative.render.page import SECONDS, Page, page_html
-from declarative.render.views import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
+from declarative.render.status_view import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.render.web import hash_of
 from declarative.serve import server as servers
 from declarative.serve.latest_state import MISSED, LatestState, Recorded

@@ -21,7 +21,7 @@ from declarative.apply.backend_look import look
 from declarative.apply.backends import Backends
 from declarative.model.state import MADE_AS, Address, Intent, Record, State, attempt_id, made_as, token
 from declarative.model.status import RankState, RankStatus
-from declarative.render.data import to_json
+from declarative.render.output_json import to_json
 from declarative.store import StateError, Store, Writer, open_store
 from declarative.store.consistency import HeldBlocks, contradictions, wrong_values
 from declarative.store.rename import parse as typed

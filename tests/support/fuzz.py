@@ -19,9 +19,10 @@ from declarative.model.resource import Desired
 from declarative.model.state import State
 from declarative.planner.make import make_plan
 from declarative.planner.plan import Plan
-from declarative.render.data import plan_json, to_json, validate_json
 from declarative.render.diagnostics import diagnostics_text
+from declarative.render.output_json import to_json, validate_json
 from declarative.render.plan import plan_text
+from declarative.render.plan_document import plan_json
 from tests.support.model import NOW, World
 
 BASE: tuple[dict[str, Any], ...] = (

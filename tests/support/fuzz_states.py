@@ -33,10 +33,12 @@ from declarative.language.loader import Loaded
 from declarative.model.codes import CODES
 from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.state import Address, token
-from declarative.render.data import plan_json, status_json, to_json
 from declarative.render.diagnostics import diagnostics_text
+from declarative.render.output_json import to_json
 from declarative.render.plan import plan_text
+from declarative.render.plan_document import plan_json
 from declarative.render.status import status_text
+from declarative.render.status_view import status_json
 from declarative.store.snapshot import dump
 from tests.support.fuzz import BASE, applied, as_file
 from tests.support.model import NOW

@@ -9,7 +9,7 @@ from typing import Any
 
 from declarative.model.resource import Desired
 from declarative.planner.plan import Basis, Plan
-from declarative.render.data import plan_json
+from declarative.render.plan_document import plan_json
 from tests.support.model import World, project, set_limits
 
 GROUPS = {

@@ -14,7 +14,7 @@ from declarative.planner.limits import with_limit_errors
 from declarative.reconcile.permission import AllowedPart, Backoff, choose
 from declarative.reconcile.round import Round, Stop
 from declarative.reconcile.rounds import Rounds
-from declarative.render.views import StatusView
+from declarative.render.status_view import StatusView
 from declarative.store.journal import Permit
 from declarative.store.loop_state import Approval
 from tests.support.model import World

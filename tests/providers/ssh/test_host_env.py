@@ -15,10 +15,10 @@ from declarative.model.state import Address, State
 from declarative.planner.inventory import Inventory
 from declarative.planner.limits import planned_work
 from declarative.planner.permit import causes_of
-from declarative.render.data import plan_json
 from declarative.render.html import plan_html
 from declarative.render.markdown import plan_markdown
 from declarative.render.plan import plan_text
+from declarative.render.plan_document import plan_json
 from tests.planner.test_host_fleets import plan as planned
 from tests.support.model import World, project
 

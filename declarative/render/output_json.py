@@ -1,0 +1,136 @@
+"""The JSON that commands print, and the one way to write it.
+
+`model.schema.outputs` tells what is printed of a struct. The contract: docs/architecture.md, "The plan".
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from declarative.model.diagnostic import Diagnostic
+from declarative.model.schema.outputs import Digits, Mark, keys_of, kind_of
+from declarative.planner.json_values import number, plain
+
+_RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]|#(?=#\\w*\\[)")
+"""Characters that `json` does not escape, and that a terminal, an encoder or a CI agent (`##[…]`) may
+misread.
+"""
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"\\u{ord(match.group()):04x}"
+
+
+def to_json(data: Any) -> str:
+    """Indented JSON with a newline at its end. The same data gives the same bytes.
+
+    Keys keep the order of the contract. Control characters are escaped, also those that JSON allows, so that
+    the text is safe to print. `NaN` raises ValueError, since it is not JSON.
+    """
+    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+    return _RAW.sub(_escape, text) + "\n"
+
+
+def to_line(data: Any) -> str:
+    """As `to_json`, on one line and without a newline at its end: for streams of events."""
+    return _RAW.sub(_escape, json.dumps(data, ensure_ascii=False, allow_nan=False))
+
+
+def to_event(data: Mapping[str, Any]) -> str:
+    """One event of a stream as a line, with its `time`: UTC, to the millisecond."""
+    return to_line({**data, "time": iso_ms(datetime.now(tz=UTC).timestamp())})
+
+
+def iso(seconds: float | None) -> str | None:
+    """`2026-01-31T12:00:00Z`; None for None and for times outside the calendar."""
+    with suppress(ValueError, OverflowError, OSError):
+        if seconds is not None:
+            return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return None
+
+
+def iso_ms(seconds: float) -> str:
+    """`2026-01-31T12:00:00.250Z`."""
+    at = datetime.fromtimestamp(seconds, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def diagnostics_json(diagnostics: Iterable[Diagnostic]) -> list[dict[str, object]]:
+    """The findings as data, in the order given."""
+    return [item.to_json() for item in diagnostics]
+
+
+def validate_json(valid: bool, diagnostics: Iterable[Diagnostic]) -> dict[str, Any]:
+    """What `validate --json` prints."""
+    return {"valid": valid, "diagnostics": diagnostics_json(diagnostics)}
+
+
+# ------------------------------------------------------------------------------ from a description
+
+Writer = Callable[[Any], Any]
+
+
+def output(cls: type, source: object, **ready: Any) -> dict[str, Any]:
+    """What `cls` describes, with the values of `source`; `ready` are values that are data already."""
+    return {name: ready[name] if name in ready else write(get(source)) for name, get, write in _columns(cls)}
+
+
+@functools.cache
+def _columns(cls: type) -> tuple[tuple[str, Writer, Writer], ...]:
+    return tuple(
+        (name, operator.attrgetter(source) if isinstance(source, str) else source, _writer(hint))
+        for name, source, hint in keys_of(cls)
+    )
+
+
+@functools.cache
+def _writer(hint: Any) -> Writer:
+    """A function that makes data from values of this type. Cached: reading the hints takes long."""
+    kind = kind_of(hint)
+    write: Writer = kind.base if kind.base is str else _as_it_is
+    if Mark.UTC in kind.marks:
+        write = iso
+    elif Digits in kind.marks:
+        write = functools.partial(_rounded, kind.marks[Digits].count)
+    elif Mark.USD in kind.marks:
+        write = number
+    elif kind.base is float:
+        write = functools.partial(_rounded, 6)
+    elif kind.base is Any:
+        write = plain
+    elif kind.base is tuple:
+        write = functools.partial(_list, _writer(kind.args[0]))
+    elif kind.base is Mapping:
+        write = functools.partial(_map, _writer(kind.args[1]))
+    elif kind.is_struct:
+        write = functools.partial(output, kind.base)
+    copes_with_null = write in (iso, number, plain)
+    return functools.partial(_or_null, write) if kind.nullable and not copes_with_null else write
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _rounded(digits: int, value: float) -> float:
+    return round(value, digits)
+
+
+def _list(write: Writer, values: Iterable[Any]) -> list[Any]:
+    return [write(value) for value in values]
+
+
+def _map(write: Writer, values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Sorted by key, since a database may return them in another order."""
+    return {str(key): write(values[key]) for key in sorted(values)}
+
+
+def _or_null(write: Writer, value: Any) -> Any:
+    return None if value is None else write(value)
