@@ -19,7 +19,7 @@ if not __package__:
 
 from benchmarks.worlds.world import NOW, Words, build
 from declarative.planner.make import make_plan
-from declarative.render.data import plan_json
+from declarative.render.plan_document import plan_json
 
 
 class Worker:

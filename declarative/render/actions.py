@@ -93,6 +93,16 @@ def difference_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     return ["Declared by now, and not what nodes were made with:", "", *shown, ""]
 
 
+def differing_count(plan: Plan) -> str:
+    """`2 nodes differ until made anew`; empty if none does."""
+    waiting = len(differing_nodes(plan.observed.differences))
+    return (
+        f"{plural(waiting, 'node')} {'differs' if waiting == 1 else 'differ'} until made anew"
+        if waiting
+        else ""
+    )
+
+
 def differing_text(plan: Plan) -> str:
     """How many nodes wait to be made anew, and the command that does it for one; empty if none waits."""
     waiting = differing_nodes(plan.observed.differences)
@@ -120,21 +130,19 @@ def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
         address = Address("task", str(action.task))
         runs_on = before is not None and action.task in going
         why = "runs on as it is: no place to start it anew" if runs_on else "not started: no place"
-        if runs_on and _only_grows(action):
+        more_ranks = (
+            isinstance(before, RankInputs)
+            and isinstance(after, RankInputs)
+            and action.because == ("nodes",)
+            and before.placement == after.placement == "any"
+        )
+        if runs_on and more_ranks:
             change, why = "update", "runs on as it is: no place for its new ranks"
         entries.append(ActionEntry(address, change, why, made, changed))
     if not entries:
         return []
     shown = [line for group in grouped(entries) for line in group_lines(group, paint, width)]
     return ["Not done by this plan, since there is no place for it:", "", *shown, ""]
-
-
-def _only_grows(action: Action) -> bool:
-    """Whether a task was to get more ranks, and those that it has were to run on."""
-    before, after = action.before, action.after
-    if not isinstance(before, RankInputs) or not isinstance(after, RankInputs):
-        return False
-    return action.because == ("nodes",) and before.placement == after.placement == "any"
 
 
 def entries_of(plan: Plan) -> list[ActionEntry]:
@@ -185,16 +193,13 @@ def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:
     for action in plan.actions:
         old = deletes.get(action.address) if action.op is Op.CREATE else None
         before, after = old and old.before, action.after
-        if isinstance(before, RankInputs) and isinstance(after, RankInputs) and _comparable(before, after):
-            out[after.task] = changes_text(files_changed(before.file_sums or {}, after.file_sums or {}))
+        if not isinstance(before, RankInputs) or not isinstance(after, RankInputs):
+            continue
+        if before.file_sums is None or after.file_sums is None or not before.files or not after.files:
+            continue
+        if before.files.paths == after.files.paths:
+            out[after.task] = changes_text(files_changed(before.file_sums, after.file_sums))
     return out
-
-
-def _comparable(before: RankInputs, after: RankInputs) -> bool:
-    """Whether both have checksums of the same files."""
-    if before.file_sums is None or after.file_sums is None or not before.files or not after.files:
-        return False
-    return before.files.paths == after.files.paths
 
 
 def grouped(entries: list[ActionEntry]) -> Iterator[list[ActionEntry]]:
@@ -236,11 +241,6 @@ def _restart_note(action: Action, made: Collection[Address], deleted: Collection
     return ": had ended, runs again" if ended else ": stops and starts again"
 
 
-def _because(action: Action) -> str:
-    """The causes of an action: addresses as they are, fields in backticks."""
-    return ", ".join(clean(item) if "/" in item else f"`{clean(item)}`" for item in action.because)
-
-
 _PLAIN = {
     Reason.NEW: "new",
     Reason.GONE: "recorded, but gone",
@@ -279,7 +279,8 @@ def _end(action: Action) -> str:
 def _cause(action: Action) -> str:
     """A reason in words that name its cause."""
     inputs = action.before or action.typed
-    because = _because(action)
+    # Addresses as they are, fields in backticks.
+    because = ", ".join(clean(item) if "/" in item else f"`{clean(item)}`" for item in action.because)
     fleet = clean(f"fleet/{inputs.fleet}") if isinstance(inputs, NodeInputs) else "its fleet"
     task = clean(f"task/{action.task}")
     theirs = clean(adopted_id(inputs) or "")

@@ -19,7 +19,7 @@ from declarative.render.output_json import diagnostics_json, iso, output
 from declarative.render.plan_document import ReservationOutput
 from declarative.render.plan_tables import NAMES
 from declarative.render.status import Row, map_lines
-from declarative.render.status_view import Blocks
+from declarative.render.status_view import BlockCount
 from declarative.render.text import Cell, Paint, columns, money, plural, seal, sentence
 
 FEW = 5
@@ -62,7 +62,11 @@ def _headline(address: str, status: str, rest: str, paint: Paint) -> str:
 
 
 def _task(answer: TaskAnswer, paint: Paint) -> Iterator[str]:
-    yield _headline(answer.address, answer.status, _reason(answer), paint)
+    why = ""
+    if answer.reason and answer.status == "placed":  # anew
+        because = ": " + ", ".join(map(clean, answer.because)) if answer.because else ""
+        why = f" ({answer.reason}{because})"
+    yield _headline(answer.address, answer.status, why, paint)
     yield ""
     if answer.refusal:
         yield from _refusal(answer.refusal, paint)
@@ -111,14 +115,6 @@ def _rank_rows(ranks: Sequence[RankAnswer]) -> list[list[Cell]]:
     return rows
 
 
-def _reason(answer: TaskAnswer) -> str:
-    """Why a task is placed anew, in brackets; empty for other tasks."""
-    if not answer.reason or answer.status != "placed":
-        return ""
-    because = ": " + ", ".join(map(clean, answer.because)) if answer.because else ""
-    return f" ({answer.reason}{because})"
-
-
 def _placed(answer: TaskAnswer, placed: Sequence[RankAnswer], paint: Paint) -> Iterator[str]:
     """The table of the ranks with a place, and why each is there."""
     yield from columns(_rank_rows(placed), paint)
@@ -160,14 +156,18 @@ def _refusal(refusal: Refusal, paint: Paint) -> Iterator[str]:
     """The refusal with all known details, one place a line."""
     yield f"{paint('red', f'[{clean(refusal.code)}]')} {sentence(refusal.summary)}"
     yield ""
-    for words, numbers in _together(refusal):
+    verdicts: dict[str, list[int]] = {}
+    for verdict in refusal.ranks:
+        verdicts.setdefault(VERDICTS[verdict.verdict], []).append(verdict.rank)
+    for words, numbers in verdicts.items():
         yield f"  {'rank' if len(numbers) == 1 else 'ranks'} {ranges(numbers)}: {words}"
     cause = next((v for v in refusal.ranks if v.rejections), None)
     if cause:
         yield ""
         yield f"What turned rank {cause.rank} down:"
         yield ""
-        yield from columns(_rejections(cause.rejections), paint)
+        rows = [[Cell(clean(r.target)), Cell(clean(r.code)), Cell(_detail(r))] for r in cause.rejections]
+        yield from columns(rows, paint)
     yield ""
     if refusal.changes:
         yield "It would fit, each by itself:"
@@ -177,17 +177,6 @@ def _refusal(refusal: Refusal, paint: Paint) -> Iterator[str]:
     if refusal.hint:
         yield f"  {paint('cyan', '=')} hint: {sentence(refusal.hint)}"
         yield ""
-
-
-def _together(refusal: Refusal) -> Iterator[tuple[str, list[int]]]:
-    groups: dict[str, list[int]] = {}
-    for verdict in refusal.ranks:
-        groups.setdefault(VERDICTS[verdict.verdict], []).append(verdict.rank)
-    yield from groups.items()
-
-
-def _rejections(rejections: Sequence[Rejection]) -> list[list[Cell]]:
-    return [[Cell(clean(r.target)), Cell(clean(r.code)), Cell(_detail(r))] for r in rejections]
 
 
 def _elsewhere(areas: Sequence[Elsewhere], ranks: int, paint: Paint) -> Iterator[str]:
@@ -449,7 +438,7 @@ class ElsewhereOutput:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class RefusalOutput:
+class ExplainedRefusalOutput:
     """Why a task has no place."""
 
     code: str
@@ -469,7 +458,7 @@ class TaskOutput:
     because: tuple[str, ...]
     ranks_count: int
     ranks: tuple[RankOutput, ...]
-    refusal: RefusalOutput | None
+    refusal: ExplainedRefusalOutput | None
     places: InsteadOutput | None
     elsewhere: tuple[ElsewhereOutput, ...]
 
@@ -499,7 +488,7 @@ class NodeOutput:
     instance_type: Annotated[str, Of("kind.instance_type")]
     spot: Annotated[bool, Of("kind.spot")]
     resources: Annotated[ResourcesOutput, Of("kind.shape")]
-    blocks: Annotated[Blocks, Of(lambda node: Blocks(total=node.kind.total, busy=len(node.holders)))]
+    blocks: Annotated[BlockCount, Of(lambda node: BlockCount(total=node.kind.total, busy=len(node.holders)))]
     holders: Mapping[int, str]
     price: Annotated[float | None, Of("kind.price")]
     idle_price: float | None

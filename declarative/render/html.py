@@ -11,33 +11,18 @@ from typing import Any
 from declarative.model.state import rank_name
 from declarative.model.text import clean, host_lists, numberless, ranges
 from declarative.planner.approval import REFUSED, approval_of
-from declarative.planner.differences import differing_nodes
-from declarative.planner.plan import Action, NodePreview, Op, Plan
-from declarative.render.actions import difference_lines, entries_of, group_lines, grouped, unstarted_lines
-from declarative.render.diagnostics import diagnostics_text
-from declarative.render.fallbacks import fallback_lines
-from declarative.render.plan import (
-    backend_lines,
-    drift_lines,
-    moved_lines,
-    note_lines,
-    origin_text,
-    part_lines,
-    queue_lines,
-    share_lines,
-    suggestion_lines,
-    summary_lines,
-)
+from declarative.planner.plan import Action, Op, Plan
+from declarative.render.actions import differing_count, entries_of, group_lines, grouped
+from declarative.render.plan import origin_text, report_parts, summary_lines
 from declarative.render.plan_tables import (
     node_row,
     notes_of_nodes,
     outcome_of_ranks,
     share,
-    unplaced_lines,
 )
-from declarative.render.status import health_lines, nothing_text
-from declarative.render.text import Paint, plural
-from declarative.render.web import node_data, rendered
+from declarative.render.status import nothing_text
+from declarative.render.text import PLAIN, plural
+from declarative.render.web import lines_part, node_data, rendered
 
 MOST_UNCHANGED = 1000
 """How many unchanged nodes are shown; more are only counted."""
@@ -60,7 +45,6 @@ if (input) {
   });
 }
 """
-_PLAIN = Paint(color=False)
 _STYLES = {"+": "create", "~": "update", "-": "delete", "-/+": "replace"}
 _ROW, _COLUMN, _LETTER = 34, 60, 7.3
 
@@ -70,7 +54,7 @@ def plan_html(plan: Plan) -> str:
     from markupsafe import Markup
 
     approval = None if plan.result == "error" else approval_of(plan)
-    [*summary] = map(clean, summary_lines(plan, _PLAIN))
+    [*summary] = map(clean, summary_lines(plan, PLAIN))
     return rendered(
         "report.html.jinja",
         title=_title(plan),
@@ -90,8 +74,8 @@ def _title(plan: Plan) -> str:
         f"{plural(len(plan.unplaced.refusals), 'task')} cannot be placed" if plan.unplaced.refusals else ""
     )
     changes = ", ".join(text for text in (counts, lacking) if text) or nothing_text(plan)
-    if waiting := len(differing_nodes(plan.observed.differences)):
-        changes += f", {plural(waiting, 'node')} {'differs' if waiting == 1 else 'differ'} until made anew"
+    if differ := differing_count(plan):
+        changes += f", {differ}"
     if not plan.shown:
         return "Plan with errors"
     return f"{'Refused plan' if plan.refused else 'Plan'}: {changes}"
@@ -100,49 +84,29 @@ def _title(plan: Plan) -> str:
 def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
     entries = entries_of(plan)
     gone = [entry for entry in entries if entry.change in {"delete", "replace"}]
-    yield from _lines(
-        "findings", "Errors and warnings", diagnostics_text(plan.diagnostics, color=False).split("\n")
-    )
-    yield from _lines("shares", "What costs most, USD an hour and a month", share_lines(plan, _PLAIN)[2:])
-    destroyed = [next(iter(group_lines(group, _PLAIN, None))) for group in grouped(gone)]
-    yield from _lines("destroyed", f"Destroyed or replaced: {len(gone)}", destroyed)
-    waiting = plan.unplaced.tried_again
-    refused = unplaced_lines(plan.unplaced.refusals, _PLAIN, waiting=waiting, whole=True)
-    yield from _lines("unplaced", "Cannot be placed", refused[2:])
-    actions = [line for group in grouped(entries) for line in group_lines(group, _PLAIN, None)]
-    yield from _lines("actions", f"Actions: {len(entries)}", actions)
+    parts = report_parts(plan)
+    title, lines = parts["by-hand"]
+    parts["by-hand"] = title, lines[2:]
+    for name in ("findings", "shares"):
+        yield from lines_part(name, *parts[name])
+    destroyed = [next(iter(group_lines(group, PLAIN, None))) for group in grouped(gone)]
+    yield from lines_part("destroyed", f"Destroyed or replaced: {len(gone)}", destroyed, _change_style)
+    yield from lines_part("unplaced", *parts["unplaced"])
+    actions = [line for group in grouped(entries) for line in group_lines(group, PLAIN, None)]
+    yield from lines_part("actions", f"Actions: {len(entries)}", actions, _change_style)
     if plan.actions:
         yield {"id": "graph", "title": "Order", "kind": "graph", **_graph(plan)}
     if plan.preview.nodes:
         yield {"id": "blocks", "title": "Blocks after apply", "kind": "blocks", **_blocks(plan)}
     if plan.reservations:
         yield {"id": "ranks-part", "title": "Ranks", "kind": "ranks", "head": HEAD, "rows": _ranks(plan)}
-    yield from _lines("fallbacks", "If offers are sold out", fallback_lines(plan, _PLAIN, None)[2:])
-    yield from _lines("queued", "Queued", queue_lines(plan, _PLAIN, None)[2:])
-    yield from _lines("moved", "Renamed", moved_lines(plan, _PLAIN)[2:])
-    yield from _lines("part", "Only a part of the plan", part_lines(plan, _PLAIN, None))
-    yield from _lines("drift", "Changed outside of fleetform", drift_lines(plan, _PLAIN))
-    yield from _lines("health", "Not well", health_lines(plan.health, _PLAIN, None))
-    yield from _lines(
-        "unstarted", "Not started, since there is no place", unstarted_lines(plan, _PLAIN, None)[2:]
-    )
-    yield from _lines("by-hand", "Possible by hand", suggestion_lines(plan, _PLAIN)[2:])
-    differing = difference_lines(plan, _PLAIN, None)[2:]
-    yield from _lines("differences", "Made with other values than are declared by now", differing)
-    yield from _lines("backends", "Backends, as declared", backend_lines(plan, None)[2:])
-    yield from _lines("notes", "How old the facts are", note_lines(plan, _PLAIN))
+    for name in list(parts)[list(parts).index("fallbacks") :]:
+        yield from lines_part(name, *parts[name])
 
 
-def _lines(name: str, title: str, lines: Sequence[str]) -> Iterator[dict[str, Any]]:
-    shown = [clean(line) for line in lines]
-    if any(shown):
-        while not shown[-1]:
-            shown.pop()
-        styled = [
-            (_STYLES.get(line[:4].strip(), "") if name in {"actions", "destroyed"} else "", line)
-            for line in shown
-        ]
-        yield {"id": name, "title": title, "kind": "lines", "lines": styled}
+def _change_style(line: str) -> str:
+    """The style of a line of actions, by its symbol."""
+    return _STYLES.get(line[:4].strip(), "")
 
 
 # ----------------------------------------------------------------------------------------- the block map
@@ -158,16 +122,12 @@ def _blocks(plan: Plan) -> dict[str, Any]:
     nodes = sorted(plan.preview.nodes, key=lambda node: node.name not in touched)
     most = len(touched) + MOST_UNCHANGED
     colors: dict[str, int] = {}
-    shown = [
-        _node(node, ops.get(node.name, set()), notes.get(node.name, ""), colors) for node in nodes[:most]
-    ]
+    shown = []
+    for node in nodes[:most]:
+        row = node_row(node, ops.get(node.name, set()), notes.get(node.name, ""))
+        shown.append(node_data(row, colors, warn=row.style == "red"))
     hidden = len(nodes) - most
     return {"nodes": shown, "hidden": f"{hidden} more nodes, unchanged" if hidden > 0 else ""}
-
-
-def _node(node: NodePreview, ops: set[Op], ranks: str, colors: dict[str, int]) -> dict[str, Any]:
-    row = node_row(node, ops, ranks)
-    return node_data(row, colors, warn=row.style == "red")
 
 
 # ----------------------------------------------------------------------------------------------- ranks
@@ -197,12 +157,6 @@ def _box_of_each(actions: Sequence[Action]) -> dict[str, _Key]:
     if len(set(keys.values())) > MOST_BOXES:
         keys = {a.id: (a.op.value, a.address.kind, "") for a in actions}
     return keys
-
-
-def _edges(actions: Sequence[Action], keys: Mapping[str, _Key]) -> set[tuple[_Key, _Key]]:
-    """The pairs of boxes in which one waits for the other."""
-    pairs = {(keys[need], keys[action.id]) for action in actions for need in action.needs if need in keys}
-    return {(before, after) for before, after in pairs if before != after}
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -236,7 +190,8 @@ def _graph(plan: Plan) -> dict[str, Any]:
             "width": width,
         }
         used[at] += 1
-    edges = _edges(plan.actions, keys)
+    pairs = {(keys[need], keys[a.id]) for a in plan.actions for need in a.needs if need in keys}
+    edges = {(before, after) for before, after in pairs if before != after}
     return {
         "boxes": list(boxes.values()),
         "lines": [_line(boxes[a], boxes[b]) for a, b in sorted(edges)],

@@ -5,18 +5,20 @@ list`, `state show`, `state history`, `events`, `approve`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.record import struct
 from declarative.model.resource import Offer
+from declarative.model.schema.outputs import Moment, Of, Usd
 from declarative.model.spec.amounts import show_mib
 from declarative.model.state import KINDS, Record, natural
 from declarative.model.text import clean
 from declarative.planner.json_values import plain
 from declarative.planner.offers import OfferListing, grouped_by_zone, priced_on
 from declarative.planner.plan import FORMAT_VERSION
-from declarative.render.output_json import diagnostics_json, iso, iso_ms
+from declarative.render.output_json import diagnostics_json, iso, iso_ms, output
 from declarative.render.plan import prices_line
 from declarative.render.text import Cell, Paint, columns, money, seal, sentence
 from declarative.render.values import one_line, written
@@ -24,6 +26,7 @@ from declarative.store.events import Event
 from declarative.store.journal import Operation
 from declarative.store.loop_state import ENDS, Approval
 
+HEADS = ("USD/h", "type", "CPUs", "memory", "GPUs", "disk", "backend", "region", "zones", "", "limit")
 MOST = 30
 """How many rows are shown unless the user asks for all."""
 
@@ -33,7 +36,16 @@ def offers_text(found: OfferListing, *, everything: bool, color: bool) -> str:
     paint = Paint(color=color)
     rows = grouped_by_zone(found.offers)
     shown = rows if everything else rows[:MOST]
-    lines = columns(_table(shown), paint) if rows else []
+    lines: list[str] = []
+    if rows:
+        table = [_row(offer, zones) for offer, zones in shown]
+        # Columns without a value have no head, and are left out.
+        filled = [any(row[i].text for row in table) for i in range(len(HEADS))]
+        heads = [
+            Cell(h if f else "", "dim", right=c.right)
+            for h, f, c in zip(HEADS, filled, table[0], strict=True)
+        ]
+        lines = columns([heads, *table], paint)
     if lines:
         lines.append("")
     if len(rows) > len(shown):
@@ -47,17 +59,6 @@ def offers_text(found: OfferListing, *, everything: bool, color: bool) -> str:
     return seal(lines, color=color)
 
 
-def _table(rows: Sequence[tuple[Offer, tuple[str, ...]]]) -> list[list[Cell]]:
-    """The rows under a head; columns without a value are left out."""
-    table = [_row(offer, zones) for offer, zones in rows]
-    heads = ("USD/h", "type", "CPUs", "memory", "GPUs", "disk", "backend", "region", "zones", "", "limit")
-    filled = [any(row[i].text for row in table) for i in range(len(heads))]
-    return [
-        [Cell(h if f else "", "dim", right=c.right) for h, f, c in zip(heads, filled, table[0], strict=True)],
-        *table,
-    ]
-
-
 def _row(offer: Offer, zones: Sequence[str]) -> list[Cell]:
     shape = offer.shape
     return [
@@ -69,7 +70,8 @@ def _row(offer: Offer, zones: Sequence[str]) -> list[Cell]:
         Cell("" if shape.disk_mib is None else show_mib(shape.disk_mib)),
         Cell(clean(offer.backend)),
         Cell(clean(offer.region)),
-        Cell(clean(_zones(offer.region, zones))),
+        # `a, b, f`: the ends of zone names that begin with their region's name.
+        Cell(clean(", ".join(z.removeprefix(offer.region).lstrip("-") or z for z in zones))),
         Cell("spot" if offer.spot else ""),
         Cell("" if offer.limit is None else str(offer.limit)),
     ]
@@ -83,9 +85,31 @@ def gpus(shape: Shape) -> str:
     return ":".join(part for part in (shape.gpu_name or "", memory, str(shape.gpus)) if part)
 
 
-def _zones(region: str, zones: Sequence[str]) -> str:
-    """`a, b, f`: the ends of zone names that begin with their region's name."""
-    return ", ".join(z.removeprefix(region).lstrip("-") or z for z in zones)
+@struct(frozen=True, slots=True, kw_only=True)
+class ShapeOutput:
+    """What a node of the offer has."""
+
+    cpu: int
+    memory_mib: int
+    disk_mib: int | None
+    gpus: int
+    gpu_name: str | None
+    gpu_memory_mib: int | None
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class OfferOutput:
+    """One offer of `offers --json`."""
+
+    backend: str
+    region: str
+    zone: str | None
+    instance_type: str
+    resources: Annotated[ShapeOutput, Of("shape")]
+    spot: bool
+    price: Usd | None
+    priced_on: Annotated[str | None, Of(lambda offer: None if offer.price is None else offer.priced_on)]
+    limit: int | None
 
 
 def offers_json(found: OfferListing, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:
@@ -93,47 +117,22 @@ def offers_json(found: OfferListing, diagnostics: Sequence[Diagnostic]) -> dict[
     return {
         "format_version": FORMAT_VERSION,
         "total": found.total,
-        "offers": [_offer(offer) for offer in found.offers],
+        "offers": [output(OfferOutput, offer) for offer in found.offers],
         "diagnostics": diagnostics_json(diagnostics),
-    }
-
-
-def _offer(offer: Offer) -> Mapping[str, Any]:
-    shape = offer.shape
-    return {
-        "backend": offer.backend,
-        "region": offer.region,
-        "zone": offer.zone,
-        "instance_type": offer.instance_type,
-        "resources": {
-            "cpu": shape.cpu,
-            "memory_mib": shape.memory_mib,
-            "disk_mib": shape.disk_mib,
-            "gpus": shape.gpus,
-            "gpu_name": shape.gpu_name,
-            "gpu_memory_mib": shape.gpu_memory_mib,
-        },
-        "spot": offer.spot,
-        "price": None if offer.price is None else round(float(offer.price), 6),
-        "priced_on": offer.priced_on if offer.price is not None else None,
-        "limit": offer.limit,
     }
 
 
 def state_text(records: Iterable[Record], *, detail: bool = False) -> str:
     """One address a line; with `detail`, everything recorded about each."""
-    found = sorted(records, key=_place)
-    if not detail:
-        return seal([clean(record.address) for record in found], color=False)
+
+    def order(record: Record) -> tuple[object, ...]:
+        kind, name = record.address
+        return (KINDS.index(kind) if kind in KINDS else len(KINDS), kind, natural(name))
+
     lines: list[str] = []
-    for record in found:
-        lines += [*([""] if lines else []), *_record(record)]
+    for record in sorted(records, key=order):
+        lines += [*([""] if lines else []), *_record(record)] if detail else [clean(record.address)]
     return seal(lines, color=False)
-
-
-def _place(record: Record) -> tuple[object, ...]:
-    kind, name = record.address
-    return (KINDS.index(kind) if kind in KINDS else len(KINDS), kind, natural(name))
 
 
 def _record(record: Record) -> Iterator[str]:
@@ -202,28 +201,32 @@ def entry_cells(entry: Operation) -> tuple[Cell, ...]:
     )
 
 
+@struct(frozen=True, slots=True, kw_only=True)
+class OperationOutput:
+    """One operation of `state history --json`."""
+
+    id: int
+    op: str
+    address: str
+    was: str | None
+    backend: str | None
+    generation: int
+    begun_at: Moment | None
+    ended_at: Moment | None
+    result: str | None
+    error: str | None
+    reason: str | None
+    host: str | None
+    doing: str | None
+    actor: str | None
+    commit: Annotated[str | None, Of("revision")]
+
+
 def history_json(operations: Iterable[Operation]) -> dict[str, Any]:
     """The history as data."""
-    return {"format_version": HISTORY_VERSION, "operations": [_entry(entry) for entry in operations]}
-
-
-def _entry(entry: Operation) -> dict[str, Any]:
     return {
-        "id": entry.id,
-        "op": entry.op,
-        "address": entry.address,
-        "was": entry.was,
-        "backend": entry.backend,
-        "generation": entry.generation,
-        "begun_at": iso(entry.begun_at),
-        "ended_at": iso(entry.ended_at),
-        "result": entry.result,
-        "error": entry.error,
-        "reason": entry.reason,
-        "host": entry.host,
-        "doing": entry.doing,
-        "actor": entry.actor,
-        "commit": entry.revision,
+        "format_version": HISTORY_VERSION,
+        "operations": [output(OperationOutput, entry) for entry in operations],
     }
 
 

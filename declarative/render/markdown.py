@@ -16,34 +16,19 @@ from declarative.model.record import struct
 from declarative.model.spec.reconcile import HOURS_A_MONTH
 from declarative.model.text import clean, host_lists
 from declarative.planner.approval import REFUSED, approval_of
-from declarative.planner.differences import differing_nodes
 from declarative.planner.plan import Cost, NodePreview, Op, Plan
 from declarative.render.actions import (
     SYMBOLS,
     ActionEntry,
     adoption_text,
-    difference_lines,
+    differing_count,
     differing_text,
     entries_of,
     group_lines,
     grouped,
-    unstarted_lines,
 )
-from declarative.render.diagnostics import count_text, diagnostics_text
-from declarative.render.fallbacks import at_most_text, fallback_lines
-from declarative.render.plan import (
-    backend_lines,
-    cost_line,
-    drift_lines,
-    moved_lines,
-    note_lines,
-    origin_text,
-    part_lines,
-    queue_lines,
-    renames,
-    share_lines,
-    suggestion_lines,
-)
+from declarative.render.diagnostics import count_text
+from declarative.render.plan import at_most_text, cost_line, origin_text, renames, report_parts
 from declarative.render.plan_tables import (
     block_lines,
     blocks_in_use,
@@ -52,13 +37,12 @@ from declarative.render.plan_tables import (
     together_alike,
     unplaced_lines,
 )
-from declarative.render.status import health_lines, nothing_text
-from declarative.render.text import Paint, money, plural
+from declarative.render.status import nothing_text
+from declarative.render.text import PLAIN, money, plural
 
 HEAD = "<!-- fleetform plan -->"
 """The first line of a report. Comments and files that begin with it are ours."""
 GONE = ("delete", "replace")
-_PLAIN = Paint(color=False)
 _BACKTICKS = re.compile("`+")
 NOT_NAMED = (
     "**{count} more are destroyed or replaced and not named here, since there is no room. Do not approve "
@@ -146,9 +130,8 @@ def _title(plan: Plan) -> str:
     texts = [f"{count} to {change}" for change, count in summary.items() if count]
     if refused := len(plan.unplaced.refusals):
         texts.append(f"{plural(refused, 'task')} cannot be placed")
-    waiting = len(differing_nodes(plan.observed.differences))
-    differ = f"{plural(waiting, 'node')} {'differs' if waiting == 1 else 'differ'} until made anew"
-    changes = ", ".join([*(texts or [nothing_text(plan)]), *([differ] if waiting else [])])
+    differ = differing_count(plan)
+    changes = ", ".join([*(texts or [nothing_text(plan)]), *([differ] if differ else [])])
     return f"refused: {changes}" if plan.refused else changes
 
 
@@ -227,7 +210,7 @@ def _destroyed(entries: Sequence[ActionEntry], room: int) -> str:
 
 def _headings(entries: Sequence[ActionEntry]) -> list[str]:
     """A line for each group of similar neighbours."""
-    return [next(iter(group_lines(group, _PLAIN, None))).strip() for group in grouped(list(entries))]
+    return [next(iter(group_lines(group, PLAIN, None))).strip() for group in grouped(list(entries))]
 
 
 def _by_reason(entries: Sequence[ActionEntry]) -> list[str]:
@@ -269,52 +252,37 @@ def _as_many_as_fit(title: str, entries: Sequence[ActionEntry], room: int) -> st
 
 def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
     """The sections, in the order in which they take room."""
-    findings = diagnostics_text(plan.diagnostics, color=False).splitlines()
-    found = count_text(plan.diagnostics) if findings else ""
-    drift = plan.observed.drift
-    unstarted = unstarted_lines(plan, _PLAIN, None)[2:]
-    suggestions = suggestion_lines(plan, _PLAIN)
+    parts = report_parts(plan)
+    found = [count_text(plan.diagnostics)] if plan.diagnostics else []
+    drift, preview = plan.observed.drift, plan.preview
     differing = {item.address for item in plan.observed.differences}
     changes = list(itertools.chain.from_iterable(map(_fields, grouped(entries))))
+
+    def section(name: str, *shorter: Sequence[str], count: int | None = None, open: bool = False) -> Section:
+        title, lines = parts[name]
+        return Section(title if count is None else f"{title}: {count}", (lines, *shorter), open=open)
+
     sections = [
-        Section("Errors and warnings", (findings, [found]), open=plan.result == "error"),
-        Section("What costs most, USD an hour and a month", (share_lines(plan, _PLAIN)[2:], []), open=True),
+        section("findings", found, open=plan.result == "error"),
+        section("shares", [], open=True),
         _unplaced(plan),
-        Section(
-            f"Renamed: {len(plan.scope.moved)}",
-            (moved_lines(plan, _PLAIN)[2:], _counted(len(plan.scope.moved), "rename")),
-            open=True,
-        ),
-        Section(
-            "Only a part of the plan",
-            (part_lines(plan, _PLAIN, None), part_lines(plan, _PLAIN, None)[:1]),
-            open=True,
-        ),
+        section("moved", _counted(len(plan.scope.moved), "rename"), count=len(plan.scope.moved), open=True),
+        section("part", parts["part"][1][:1], open=True),
         Section(ACTIONS, (changes, _headings(entries), _counts(entries)), "diff"),
-        Section(
-            f"Changed outside of fleetform: {len(drift)}",
-            (drift_lines(plan, _PLAIN), _counted(len(drift), "change")),
-        ),
-        Section("Not well", (health_lines(plan.health, _PLAIN, None), _counted(len(plan.health), "thing"))),
+        section("drift", _counted(len(drift), "change"), count=len(drift)),
+        section("health", _counted(len(plan.health), "thing")),
         Section(
             "Blocks after apply",
-            (block_lines(plan, _PLAIN, None)[2:], _fleets(plan), _counted(len(plan.preview.nodes), "node")),
+            (block_lines(plan, PLAIN, None)[2:], _fleets(plan), _counted(len(preview.nodes), "node")),
         ),
         _ranks(plan),
-        Section("If offers are sold out", (fallback_lines(plan, _PLAIN, None)[2:], [])),
-        Section("Queued", (queue_lines(plan, _PLAIN, None)[2:], _counted(len(plan.preview.queued), "task"))),
-        Section("Not started, since there is no place", (unstarted, [])),
-        Section("Possible by hand", (suggestions, [])),
-        Section(
-            f"Made with other values than are declared by now: {len(differing)}",
-            (difference_lines(plan, _PLAIN, None)[2:], _counted(len(differing), "node")),
-            open=True,
-        ),
-        Section(
-            "Backends, as declared",
-            (backend_lines(plan, None)[2:], _counted(len(plan.preview.backends), "backend")),
-        ),
-        Section("How old the facts are", (note_lines(plan, _PLAIN), [])),
+        section("fallbacks", []),
+        section("queued", _counted(len(preview.queued), "task")),
+        section("unstarted", []),
+        section("by-hand", []),
+        section("differences", _counted(len(differing), "node"), count=len(differing), open=True),
+        section("backends", _counted(len(preview.backends), "backend")),
+        section("notes", []),
     ]
     if not plan.actions and not plan.unplaced.refusals:
         return [s for s in sections if s.title not in {"Blocks after apply", "Ranks"}]
@@ -324,8 +292,8 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
 def _unplaced(plan: Plan) -> Section:
     """The refusals; the shortest version has only their first lines."""
     waiting, refusals = plan.unplaced.tried_again, plan.unplaced.refusals
-    reasons = [unplaced_lines(refusals, _PLAIN, waiting=waiting, whole=whole)[2:] for whole in (True, False)]
-    headlines = [headline(alike, _PLAIN) for alike in together_alike(refusals)]
+    reasons = [unplaced_lines(refusals, PLAIN, waiting=waiting, whole=whole)[2:] for whole in (True, False)]
+    headlines = [headline(alike, PLAIN) for alike in together_alike(refusals)]
     count = plural(len(refusals), "task")
     parts = (*reasons, headlines, _counted(len(refusals), "task"))
     return Section(f"Cannot be placed: {count}", parts, open=True)
@@ -335,7 +303,7 @@ def _ranks(plan: Plan) -> Section:
     ranks = Counter(f"{r.task}: {r.status.value}" for r in plan.reservations)
     counts = [f"{clean(what)} {count}" for what, count in ranks.items()]
     return Section(
-        "Ranks", (rank_lines(plan, _PLAIN, None)[2:], counts, _counted(len(plan.reservations), "rank"))
+        "Ranks", (rank_lines(plan, PLAIN, None)[2:], counts, _counted(len(plan.reservations), "rank"))
     )
 
 
@@ -345,7 +313,7 @@ def _counted(count: int, noun: str) -> list[str]:
 
 def _fields(group: list[ActionEntry]) -> Iterable[str]:
     """The lines of a group. The symbol comes first, because `diff` colours by it."""
-    first, *rest = group_lines(group, _PLAIN, None)
+    first, *rest = group_lines(group, PLAIN, None)
     return [first.strip(), *rest]
 
 

@@ -6,7 +6,7 @@ their place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -20,8 +20,8 @@ from declarative.render.output_json import iso
 from declarative.render.plan_tables import unplaced_lines
 from declarative.render.status import STYLES, Row, health_lines, node_note
 from declarative.render.status_view import NodeView, StatusView, TaskView
-from declarative.render.text import Paint, money, plural, sentence
-from declarative.render.web import node_data, rendered
+from declarative.render.text import PLAIN, money, plural, sentence
+from declarative.render.web import lines_part, node_data, rendered
 from declarative.store.events import Event
 
 SECONDS = 15
@@ -59,7 +59,6 @@ function put(here, there) {
 }
 setInterval(renew, SECONDS * 1000);
 """.replace("SECONDS", str(SECONDS))
-_PLAIN = Paint(color=False)
 _COLORS = {"green": "good", "red": "bad", "yellow": "odd", None: ""}
 
 
@@ -109,49 +108,43 @@ def _parts(page: Page) -> Iterator[dict[str, Any]]:
     view = page.view
     if page.diagnostics:
         found = diagnostics_text(tuple(page.diagnostics), color=False).split("\n")
-        yield from _lines("findings", "Errors and warnings", found)
-    yield from _lines("health", "Not well", health_lines(view.health, _PLAIN, None)[2:])
-    yield from _lines("approval", "Waits for approval", page.held)
-    refused = unplaced_lines(page.refusals, _PLAIN, waiting=page.waiting, whole=True)
-    yield from _lines("waiting", "Waits for a place", refused[2:])
+        yield from lines_part("findings", "Errors and warnings", found)
+    yield from lines_part("health", "Not well", health_lines(view.health, PLAIN, None)[2:])
+    yield from lines_part("approval", "Waits for approval", page.held)
+    refused = unplaced_lines(page.refusals, PLAIN, waiting=page.waiting, whole=True)
+    yield from lines_part("waiting", "Waits for a place", refused[2:])
     if view.fleets:
-        yield _table(
-            "fleets", "Fleets", ("fleet", "nodes", "busy blocks", "idle blocks"), _fleets(view), {1, 2, 3}
-        )
+        head: tuple[str, ...] = ("fleet", "nodes", "busy blocks", "idle blocks")
+        rows = [_row(fleet.name, fleet.nodes, fleet.busy, fleet.total - fleet.busy) for fleet in view.fleets]
+        yield _table("fleets", "Fleets", head, rows, {1, 2, 3})
     if view.nodes:
         yield {"id": "blocks", "title": f"Blocks of {plural(len(view.nodes), 'node')}", **_blocks(view.nodes)}
     if view.tasks:
-        head: tuple[str, ...] = ("task", "rank", "state", "node", "attempt", "cause")
+        head = ("task", "rank", "state", "node", "attempt", "cause")
         rows, hidden = _tasks(view.tasks)
         yield _table("tasks", f"Tasks: {len(view.tasks)}", head, rows, {1, 4}, hidden)
     if view.volumes:
         head = ("volume", "size", "state", "node")
-        yield _table("volumes", f"Volumes: {len(view.volumes)}", head, _volumes(view), {1})
+        rows = [_row(v.name, v.size, _state(v.state), v.node) for v in view.volumes]
+        yield _table("volumes", f"Volumes: {len(view.volumes)}", head, rows, {1})
     if page.events:
         head = ("when", "what", "of what", "why")
-        rows = [
-            [(cell.text, _event_style(event, i)) for i, cell in enumerate(event_cells(event))]
-            for event in page.events
-        ]
+        rows = []
+        for event in page.events:
+            when, what, *rest = (cell.text for cell in event_cells(event))
+            ended = event.type.partition(".")[2]
+            style = _COLORS[STYLES.get("failed" if ended.endswith("_failed") else ended)]
+            rows.append(_row(when, (what, style), *rest))
         yield _table("events", "Events", head, rows, set())
 
 
-def _event_style(event: Event, column: int) -> str:
-    """The style of an event: failures are marked."""
-    what = event.type.partition(".")[2]
-    return _style(STYLES.get("failed" if what.endswith("_failed") else what)) if column == 1 else ""
+def _row(*cells: str | int | tuple[str, str] | None) -> list[tuple[str, str]]:
+    """Cells of a table. A text alone has no style."""
+    return [cell if isinstance(cell, tuple) else ("" if cell is None else clean(cell), "") for cell in cells]
 
 
-def _style(color: str | None) -> str:
-    return _COLORS.get(color, "")
-
-
-def _lines(name: str, title: str, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    shown = [clean(line) for line in lines]
-    while shown and not shown[-1]:
-        shown.pop()
-    if shown:
-        yield {"id": name, "title": title, "kind": "lines", "lines": [("", line) for line in shown]}
+def _state(state: str) -> tuple[str, str]:
+    return clean(state), _COLORS[STYLES.get(state)]
 
 
 def _table(
@@ -163,15 +156,8 @@ def _table(
     hidden: str = "",
 ) -> dict[str, Any]:
     right = {head[i] for i in numbers}
-    return {
-        "id": name,
-        "title": title,
-        "kind": "table",
-        "head": head,
-        "rows": rows,
-        "numbers": right,
-        "hidden": hidden,
-    }
+    part = {"id": name, "title": title, "kind": "table", "head": head, "rows": rows}
+    return {**part, "numbers": right, "hidden": hidden}
 
 
 def _blocks(nodes: Sequence[NodeView]) -> dict[str, Any]:
@@ -191,18 +177,6 @@ def _more(count: int, noun: str) -> str:
     return f"{count} more {noun}{'' if count == 1 else 's'}" if count > 0 else ""
 
 
-def _fleets(view: StatusView) -> list[list[tuple[str, str]]]:
-    return [
-        [
-            (clean(fleet.name), ""),
-            (str(fleet.nodes), ""),
-            (str(fleet.busy), ""),
-            (str(fleet.total - fleet.busy), ""),
-        ]
-        for fleet in view.fleets
-    ]
-
-
 def _tasks(tasks: Sequence[TaskView]) -> tuple[list[list[tuple[str, str]]], str]:
     """Rows of tasks, each followed by its ranks, and the numbers of those left out."""
     rows: list[list[tuple[str, str]]] = []
@@ -211,31 +185,8 @@ def _tasks(tasks: Sequence[TaskView]) -> tuple[list[list[tuple[str, str]]], str]
     for count, task in enumerate(found):
         if count >= MOST_TASKS or len(rows) >= MOST_RANKS:
             return rows, _more(len(found) - count, "task")
-        state = (clean(task.state), _style(STYLES.get(task.state)))
-        rows.append(
-            [(clean(task.name), ""), ("", ""), state, ("", ""), ("", ""), (sentence(task.cause or ""), "")]
-        )
-        rows += [
-            [
-                ("", ""),
-                (str(rank.rank), ""),
-                (clean(rank.state), _style(STYLES.get(rank.state))),
-                (clean(rank.node or ""), ""),
-                (str(rank.attempt or ""), ""),
-                (sentence(rank.cause or ""), ""),
-            ]
-            for rank in task.ranks
-        ]
+        rows.append(_row(task.name, "", _state(task.state), "", "", sentence(task.cause or "")))
+        for rank in task.ranks:
+            cause = sentence(rank.cause or "")
+            rows.append(_row("", rank.rank, _state(rank.state), rank.node, rank.attempt or "", cause))
     return rows, ""
-
-
-def _volumes(view: StatusView) -> list[list[tuple[str, str]]]:
-    return [
-        [
-            (clean(volume.name), ""),
-            (clean(volume.size or ""), ""),
-            (clean(volume.state), _style(STYLES.get(volume.state))),
-            (clean(volume.node or ""), ""),
-        ]
-        for volume in view.volumes
-    ]

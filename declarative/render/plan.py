@@ -7,14 +7,16 @@ The plan's diagnostics are not included: `diagnostics_text` writes them to stder
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 
 from declarative.model.diagnostic import and_more
+from declarative.model.inputs import OfferInputs
 from declarative.model.spec.reconcile import HOURS_A_MONTH
-from declarative.model.state import ADOPTED, PROTECTABLE, Renamed
+from declarative.model.state import ADOPTED, PROTECTABLE
 from declarative.model.text import clean, host_lists
 from declarative.planner.plan import Cost, Op, Origin, Plan
+from declarative.planner.serves import StandIn, hourly_at_most, stand_ins
 from declarative.planner.shares import fleet_shares
 from declarative.render.actions import (
     actions_lines,
@@ -25,8 +27,7 @@ from declarative.render.actions import (
     unplaced_count,
     unstarted_lines,
 )
-from declarative.render.diagnostics import count_text
-from declarative.render.fallbacks import at_most_text, fallback_lines
+from declarative.render.diagnostics import count_text, diagnostics_text
 from declarative.render.output_json import iso
 from declarative.render.plan_tables import (
     block_lines,
@@ -38,7 +39,7 @@ from declarative.render.plan_tables import (
     unplaced_lines,
 )
 from declarative.render.status import CHANGED, drift_rows, health_lines, unwell
-from declarative.render.text import Cell, Paint, columns, money, plural, seal, wrapped
+from declarative.render.text import PLAIN, Cell, Paint, columns, money, plural, seal, wrapped
 from declarative.render.values import fields
 
 COMMIT_DIGITS = 12
@@ -55,6 +56,10 @@ MOST_SHARES = 10
 """At most so many fleets, and tasks of a fleet, are listed with their cost."""
 MOST_ENDED = 5
 """At most so many tasks that ended without success are named."""
+SAME_PRICE = 5e-5
+"""USD an hour; less is not shown."""
+MOST_APART = 3
+"""So many neighbouring zones become `us-east-1b…d`."""
 ENDS = {"failed": "failed", "lost": "was lost", "stopped": "was stopped"}
 
 
@@ -90,6 +95,33 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
     return seal([*top, *lines, *note_lines(plan, paint), *summary], color=color)
 
 
+def report_parts(plan: Plan) -> dict[str, tuple[str, list[str]]]:
+    """The parts that reports of all forms have: name → title and lines, without colour and at any width."""
+    waiting = plan.unplaced.tried_again
+    return {
+        "findings": ("Errors and warnings", diagnostics_text(plan.diagnostics, color=False).splitlines()),
+        "shares": ("What costs most, USD an hour and a month", share_lines(plan, PLAIN)[2:]),
+        "unplaced": (
+            "Cannot be placed",
+            unplaced_lines(plan.unplaced.refusals, PLAIN, waiting=waiting, whole=True)[2:],
+        ),
+        "fallbacks": ("If offers are sold out", fallback_lines(plan, PLAIN, None)[2:]),
+        "queued": ("Queued", queue_lines(plan, PLAIN, None)[2:]),
+        "moved": ("Renamed", moved_lines(plan, PLAIN)[2:]),
+        "part": ("Only a part of the plan", part_lines(plan, PLAIN, None)),
+        "drift": (CHANGED, drift_lines(plan, PLAIN)),
+        "health": ("Not well", health_lines(plan.health, PLAIN, None)),
+        "unstarted": ("Not started, since there is no place", unstarted_lines(plan, PLAIN, None)[2:]),
+        "by-hand": ("Possible by hand", suggestion_lines(plan, PLAIN)),
+        "differences": (
+            "Made with other values than are declared by now",
+            difference_lines(plan, PLAIN, None)[2:],
+        ),
+        "backends": ("Backends, as declared", backend_lines(plan, None)[2:]),
+        "notes": ("How old the facts are", note_lines(plan, PLAIN)),
+    }
+
+
 def origin_text(origin: Origin) -> str:
     """`Project lab-prod, state postgresql://…, commit 1a2b3c4d5e6f + changes`; empty if nothing is known."""
     changes = " + changes" if origin.changed else ""
@@ -101,18 +133,31 @@ def origin_text(origin: Origin) -> str:
 
 def note_lines(plan: Plan, paint: Paint) -> list[str]:
     """What failed before, and the age of the facts on which the plan is based."""
-    lines = _ended(plan, paint)
+    lines = []
+    if ended := plan.observed.ended:  # without success, and the plan does not run them again
+        named = and_more((f"{clean(f'task/{name}')} {ENDS[end]}" for name, end in ended), MOST_ENDED)
+        command = f"`fleetform apply --replace {clean(f'task/{ended[0][0]}')}`"
+        runs = "runs it again" if len(ended) == 1 else "runs one again"
+        lines.append(paint("yellow", f"Ended: {named}; {command} {runs}."))
     if (plan.actions or plan.unplaced.refusals) and plan.basis.observed_at is not None:
-        lines.append(paint("dim", _observed(plan)))
+        seen = f"{'as recorded at' if plan.basis.offline else 'observed at'} {iso(plan.basis.observed_at)}"
+        lines.append(paint("dim", f"Nodes: {seen}; apply looks at each again before it uses it."))
     return lines
 
 
 def summary_lines(plan: Plan, paint: Paint) -> list[str]:
     """The cost and the summary line. People and scripts look for the summary line, so it stands alone."""
     if plan.scope.refresh_only and plan.result != "error":
+        drift = f"No drift, but {unwell(plan.health)}." if plan.health else "No drift: all is as recorded."
+        if count := len(plan.observed.drift):
+            drift = f"{plural(count, 'difference')} from what is recorded."
         waiting = differing_text(plan)
-        return [paint("bold", _drift_summary(plan)), *([paint("yellow", f"{waiting}.")] if waiting else [])]
-    lines = _cost_lines(plan, paint)
+        return [paint("bold", drift), *([paint("yellow", f"{waiting}.")] if waiting else [])]
+    lines, cost = [], plan.preview.cost
+    if plan.actions or cost.before != cost.after:
+        lines.append(cost_line(cost) + at_most_text(plan))
+        if cost.priced_on:
+            lines.append(paint("dim", prices_line(cost.priced_on)))
     if plan.changes:
         renamed = f", {renames(plan)} to rename" if renames(plan) else ""
         lines.append(paint("bold", f"Plan: {counts(plan)}{renamed}."))
@@ -151,22 +196,6 @@ def renames(plan: Plan) -> int:
     return sum(len(move.addresses) for move in plan.scope.moved)
 
 
-def _cost_lines(plan: Plan, paint: Paint) -> list[str]:
-    cost = plan.preview.cost
-    if not plan.actions and cost.before == cost.after:
-        return []
-    return [
-        cost_line(cost) + at_most_text(plan),
-        *([paint("dim", prices_line(cost.priced_on))] if cost.priced_on else []),
-    ]
-
-
-def _drift_summary(plan: Plan) -> str:
-    if found := len(plan.observed.drift):
-        return f"{plural(found, 'difference')} from what is recorded."
-    return f"No drift, but {unwell(plan.health)}." if plan.health else "No drift: all is as recorded."
-
-
 def _rest(plan: Plan) -> str:
     """What remains to be said if there is nothing to do: only what was observed."""
     if plan.scope.part:
@@ -179,17 +208,6 @@ def _rest(plan: Plan) -> str:
     if any(d.code in LATER for d in plan.diagnostics):
         return "What differs waits until nodes are idle."
     return f"{'Everything else' if plan.observed.ended else 'Everything'} is as declared."
-
-
-def _ended(plan: Plan, paint: Paint) -> list[str]:
-    """Tasks that ended without success and that the plan does not run again."""
-    ended = plan.observed.ended
-    if not ended:
-        return []
-    named = and_more((f"{clean(f'task/{name}')} {ENDS[end]}" for name, end in ended), MOST_ENDED)
-    again = "runs it again" if len(ended) == 1 else "runs one again"
-    command = f"`fleetform apply --replace {clean(f'task/{ended[0][0]}')}`"
-    return [paint("yellow", f"Ended: {named}; {command} {again}.")]
 
 
 def queue_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
@@ -230,12 +248,6 @@ def backend_lines(plan: Plan, width: int | None) -> list[str]:
         lines.append(f"  {clean(name)}")
         lines += [piece for line in fields(inputs) for piece in wrapped(f"      {line}", width)]
     return [*lines, ""]
-
-
-def _observed(plan: Plan) -> str:
-    """The age of the facts on which the plan is based."""
-    how = "as recorded at" if plan.basis.offline else "observed at"
-    return f"Nodes: {how} {iso(plan.basis.observed_at)}; apply looks at each again before it uses it."
 
 
 def cost_line(cost: Cost) -> str:
@@ -316,10 +328,10 @@ def moved_lines(plan: Plan, paint: Paint) -> list[str]:
     """Renamed records; a rename makes and restarts nothing."""
     if not plan.scope.moved:
         return []
-    rows = [
-        [Cell(clean(move.target), "bold"), Cell(f"# moved from {clean(move.source)}{_how_many(move)}")]
-        for move in plan.scope.moved
-    ]
+    rows = []
+    for move in plan.scope.moved:
+        count = f" ({plural(len(move.addresses), 'record')})" if len(move.addresses) > 1 else ""
+        rows.append([Cell(clean(move.target), "bold"), Cell(f"# moved from {clean(move.source)}{count}")])
     return ["Renamed by `moved`; running ranks go on:", "", *columns(rows, paint), ""]
 
 
@@ -343,5 +355,68 @@ def part_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     return [paint("yellow", lines[0]), *lines[1:], ""]
 
 
-def _how_many(move: Renamed) -> str:
-    return f" ({plural(len(move.addresses), 'record')})" if len(move.addresses) > 1 else ""
+# ------------------------------------------------------ what is launched where planned offers are sold out
+
+
+def fallback_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
+    """A line for all nodes with the same fallbacks; empty if there are none."""
+    alike: dict[str, list[str]] = {}
+    for item in stand_ins(plan):
+        alike.setdefault(_stand_in_text(item), []).extend(item.names)
+    if not alike:
+        return []
+    lines = ["Fallbacks (USD/h):", ""]
+    for text, names in alike.items():
+        nodes = ", ".join(host_lists(clean(f"node/{name}") for name in names))
+        each = " each" if len(names) > 1 else ""
+        lines += wrapped(f"  {paint('bold', nodes)}  if sold out: {text}{each}", width)
+    return [*lines, ""]
+
+
+def at_most_text(plan: Plan) -> str:
+    """What follows the cost if fallbacks may make it higher: `; at most 36.05 if offers are sold out`."""
+    after, most = plan.preview.cost.after, hourly_at_most(plan)
+    if after is None or (most is not None and most <= after + SAME_PRICE):
+        return ""
+    amount = f"at most {money(most)}" if most is not None else "an unknown price"
+    return f"; {amount} if offers are sold out"
+
+
+def _stand_in_text(item: StandIn) -> str:
+    """`us-east-1b…f, at most 36.05`; together: a cluster goes to one of the places."""
+    kinds: dict[tuple[str, str, bool], list[OfferInputs]] = {}
+    for offer in item.offers:
+        kinds.setdefault((offer.backend, offer.instance_type, offer.spot), []).append(offer)
+    texts = [_offers_text(item.planned, offers) for offers in kinds.values()]
+    price = "at an unknown price" if item.at_most is None else f"at most {money(item.at_most)}"
+    return f"{'; '.join(texts)}, {price}"
+
+
+def _offers_text(planned: OfferInputs | None, offers: Sequence[OfferInputs]) -> str:
+    """The places of offers of one type, and whatever else differs from the planned offer."""
+    first = offers[0]
+    places = ", ".join(_places([clean(offer.zone or offer.region) for offer in offers]))
+    type_ = "" if planned and planned.instance_type == first.instance_type else clean(first.instance_type)
+    backend = "" if planned and planned.backend == first.backend else f"of {clean(first.backend)}"
+    spot = "" if planned and planned.spot == first.spot else "as spot" if first.spot else "on demand"
+    kind = " ".join(text for text in (type_, backend, spot) if text)
+    return f"{kind} in {places}" if kind else places
+
+
+def _places(names: Sequence[str]) -> Iterator[str]:
+    """The places, neighbours in the alphabet together: `us-east-1b…f`."""
+    runs: list[list[str]] = []
+    for name in sorted(dict.fromkeys(names)):
+        last = runs[-1][-1] if runs else ""
+        follows = (
+            last[:-1] == name[:-1] and last[-1:].isalpha() and ord(name[-1:] or "\0") == ord(last[-1]) + 1
+        )
+        if follows:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    for run in runs:
+        if len(run) >= MOST_APART:
+            yield f"{run[0]}…{run[-1][-1]}"
+        else:
+            yield from run

@@ -130,7 +130,7 @@ class ReservationOutput:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class OfferOutput:
+class FallbackOfferOutput:
     """What may be launched instead."""
 
     backend: Annotated[str, Doc("The backend's name.")]
@@ -151,7 +151,7 @@ class FallbackOutput:
     ]
     together: Annotated[bool, Doc("Whether all of them go to the same place, since they are a cluster.")]
     offers: Annotated[
-        tuple[OfferOutput, ...],
+        tuple[FallbackOfferOutput, ...],
         Doc("In the order in which they are tried, as far as the cloud has them."),
     ]
     hourly_at_most: Annotated[

@@ -34,14 +34,19 @@ def unplaced_lines(
     waiting: Collection[str] = frozenset(),
     whole: bool = False,
 ) -> list[str]:
-    """All refusals, similar ones together, each followed by an empty line; empty if there are none.
+    """All refusals, similar ones together (waiting tasks apart), each followed by an empty line.
 
     Of many, the later ones have only their first line, unless `whole`.
     """
     if not refusals:
         return []
     out = ["Cannot be placed:", ""]
-    groups = _groups(refusals, waiting)
+    groups = [
+        group
+        for alike in together_alike(refusals)
+        for waits in (False, True)
+        if (group := [r for r in alike if (r.task in waiting) == waits])
+    ]
     most = len(groups) if whole else DETAILED
     for alike in groups[:most]:
         out += [*_refusal(alike, paint, waits=alike[0].task in waiting), ""]
@@ -49,15 +54,6 @@ def unplaced_lines(
         out += ["More, without their reasons (`fleetform plan --json` has them):", ""]
         out += [*(headline(alike, paint) for alike in groups[most:]), ""]
     return out
-
-
-def _groups(refusals: Sequence[Refusal], waiting: Collection[str]) -> list[list[Refusal]]:
-    """Groups of similar refusals; waiting tasks are apart from the others."""
-    groups: list[list[Refusal]] = []
-    for alike in together_alike(refusals):
-        groups.append([r for r in alike if r.task not in waiting])
-        groups.append([r for r in alike if r.task in waiting])
-    return [group for group in groups if group]
 
 
 def together_alike(refusals: Sequence[Refusal]) -> list[list[Refusal]]:
@@ -79,14 +75,10 @@ def together_alike(refusals: Sequence[Refusal]) -> list[list[Refusal]]:
 def headline(alike: Sequence[Refusal], paint: Paint) -> str:
     """`task/big[never-fits]: …`; for many similar ones `task/big-[0-199][never-fits]: 200 alike, each …`."""
     first = alike[0]
-    name = paint("bold", _names([r.task for r in alike]))
+    tasks = host_lists([r.task for r in alike])  # names that differ only in numbers become one
+    name = paint("bold", and_more((f"task/{names}" for names in tasks), NAMED))
     count = f"{len(alike)} tasks alike, each " if len(alike) > 1 else ""
     return f"  {name}{paint('red', f'[{clean(first.code)}]')}: {count}{sentence(first.summary)}"
-
-
-def _names(tasks: list[str]) -> str:
-    """The first few names; names that differ only in numbers become one."""
-    return and_more((f"task/{names}" for names in host_lists(tasks)), NAMED)
 
 
 def _refusal(alike: Sequence[Refusal], paint: Paint, *, waits: bool) -> Iterator[str]:
@@ -126,22 +118,21 @@ def _together(ranks: Sequence[RankVerdict]) -> Iterator[RankVerdict | tuple[str,
         yield words, found
 
 
-def _rejections(rejections: Sequence[Rejection], paint: Paint) -> Iterator[str]:
+def _rejections(rejections: Sequence[Rejection], paint: Paint) -> list[str]:
     if len(rejections) <= LISTED and all(r.count == 1 for r in rejections):
         rows = [
             [Cell(clean(r.target)), Cell(clean(r.code)), Cell(sentence(r.detail) + _missing([r]))]
             for r in rejections
         ]
-        yield from columns(rows, paint, indent=" " * 6)
-        return
-    groups: dict[str, list[Rejection]] = {}
-    for item in rejections:
-        groups.setdefault(item.code, []).append(item)
-    rows = [
-        [Cell(str(sum(r.count for r in found)), right=True), Cell(clean(code)), Cell(_group(found))]
-        for code, found in groups.items()
-    ]
-    yield from columns(rows, paint, indent=" " * 6)
+    else:
+        groups: dict[str, list[Rejection]] = {}
+        for item in rejections:
+            groups.setdefault(item.code, []).append(item)
+        rows = [
+            [Cell(str(sum(r.count for r in alike)), right=True), Cell(clean(code)), Cell(_group(alike))]
+            for code, alike in groups.items()
+        ]
+    return columns(rows, paint, indent=" " * 6)
 
 
 def _group(found: Sequence[Rejection]) -> str:
@@ -154,21 +145,12 @@ def _group(found: Sequence[Rejection]) -> str:
     names, rest = ", ".join(named), sum(r.count for r in found) - len(named)
     if rest:
         names = f"{names} and {rest} more" if names else f"{rest} of them"
-    nearest = min(found, key=lambda r: (_shortage(r), r.count == 1))
-    bounds = found if len(single) == len(found) else [nearest]
-    return f"{names}: {sentence(_detail(nearest, found))}{_missing(bounds)}"
-
-
-def _detail(nearest: Rejection, found: Sequence[Rejection]) -> str:
-    """The detail of the nearest target, marked if others differ."""
+    nearest = min(found, key=lambda r: (sum(map(abs, r.short.values())), r.count == 1))
     detail = nearest.detail.partition(SUCH_AS)[2] if nearest.count > 1 else nearest.detail
-    if all(r.detail == nearest.detail for r in found):
-        return detail
-    return f"{'the nearest: ' if nearest.short else 'e.g. '}{detail}"
-
-
-def _shortage(item: Rejection) -> float:
-    return sum(map(abs, item.short.values()))
+    if any(r.detail != nearest.detail for r in found):
+        detail = f"{'the nearest: ' if nearest.short else 'e.g. '}{detail}"
+    bounds = found if len(single) == len(found) else [nearest]
+    return f"{names}: {sentence(detail)}{_missing(bounds)}"
 
 
 def _missing(found: Sequence[Rejection]) -> str:
@@ -274,18 +256,13 @@ def node_row(node: NodePreview, ops: set[Op], ranks: str = "") -> Row:
         return Row(node=node.name, total=node.total, holders=None, note="deleted", style="red")
     if node.status == "new":
         note, style = ("replaced", "red") if Op.DELETE in ops else ("new", "green")
-        note += _launch(node) + ranks
+        price = "price unknown" if node.price is None else f"{money(node.price)} USD/h" if node.price else ""
+        note += "".join(f", {text}" for text in (price, "spot" if node.spot else "") if text) + ranks
         return Row(node=node.name, total=node.total, holders=node.holders, note=note, style=style)
     changed = "changed" if Op.UPDATE in ops else "kept"
     note = (changed if node.state == "ready" else f"{changed}, {node.state}") + ranks
     warn = None if note == "kept" else "yellow"
     return Row(node=node.name, total=node.total, holders=node.holders, note=note, style=warn)
-
-
-def _launch(node: NodePreview) -> str:
-    """The cost of a launch; empty if it is free."""
-    price = "price unknown" if node.price is None else f"{money(node.price)} USD/h" if node.price else ""
-    return "".join(f", {text}" for text in (price, "spot" if node.spot else "") if text)
 
 
 def _name(item: Reservation) -> str:
@@ -361,26 +338,20 @@ def _rank_table(
 ) -> list[str]:
     if not shown:
         return []
-    volumes = [_mounts(item) for item in shown]
-    one_each = width is not None and _one_line_width(shown, volumes) > width
+    volumes = [[f"{clean(path)}={clean(name)}" for path, name in sorted(r.volumes.items())] for r in shown]
+    names = max(cells(r.task) + cells(r.node) for r in shown)
+    on_one_line = names + 44 + max(cells(", ".join(mounts)) for mounts in volumes)
+    one_each = width is not None and on_one_line > width
     head = ["task", "rank", "node", "blocks", "volumes" if any(volumes) else "", "USD/h", "status"]
     rows = [[Cell(text, "dim", right=text in {"rank", "USD/h"}) for text in head]]
+    none = Cell("")
     for task, ranks in itertools.groupby(zip(shown, volumes, strict=True), key=lambda pair: pair[0].task):
-        for item, found in ranks:
-            rows += _rank_rows(item, found if one_each else [", ".join(found)], outcomes[_name(item)])
+        for item, mounts in ranks:
+            rows += _rank_rows(item, mounts if one_each else [", ".join(mounts)], outcomes[_name(item)])
         if task in sums:
-            rows.append(_sum_row(task, sums[task]))
+            every = Cell("all", right=True)
+            rows.append([Cell(clean(task)), every, none, none, none, Cell(sums[task], right=True), none])
     return columns(folded(rows), paint)
-
-
-def _one_line_width(shown: Sequence[Reservation], volumes: Sequence[Sequence[str]]) -> int:
-    """The width in cells of a table with all volumes of a rank on one line."""
-    names = max(cells(r.task) + cells(r.node) for r in shown)
-    return names + 44 + max(cells(", ".join(found)) for found in volumes)
-
-
-def _mounts(item: Reservation) -> list[str]:
-    return [f"{clean(path)}={clean(name)}" for path, name in sorted(item.volumes.items())]
 
 
 def _rank_rows(item: Reservation, volumes: Sequence[str], outcome: str) -> list[list[Cell]]:
@@ -396,11 +367,6 @@ def _rank_rows(item: Reservation, volumes: Sequence[str], outcome: str) -> list[
     ]
     none = Cell("")
     return [first, *([none, none, none, none, Cell(text), none, none] for text in volumes[1:])]
-
-
-def _sum_row(task: str, price: str) -> list[Cell]:
-    none = Cell("")
-    return [Cell(clean(task)), Cell("all", right=True), none, none, none, Cell(price, right=True), none]
 
 
 def restart_text(count: int) -> str:

@@ -28,6 +28,10 @@ from declarative.model.text import clean, host_lists, numberless
 from declarative.render.output_json import to_event
 from declarative.render.text import Paint, seal, sentence
 
+if TYPE_CHECKING:
+    from declarative.apply.failover import Move
+    from declarative.apply.graph_walk import ActionResult
+
 MOST_RUNNING = 8
 """At most so many running actions have their own line."""
 
@@ -90,9 +94,6 @@ class Live:
         self._console.print(Text(text, style=style or ""))
 
 
-if TYPE_CHECKING:
-    from declarative.apply.graph_walk import ActionResult
-
 MOST_SKIPPED = 10
 """At most so many skipped actions with the same cause are named; the rest are counted."""
 
@@ -113,7 +114,10 @@ def report_text(
     """
     found = tuple(results)
     paint = Paint(color=color)
-    lines = [*_noted(found, paint), *_failures(found, paint), *_skipped(found, paint)]
+    lines = []
+    for note, items in _notes(found).items():
+        lines += [f"{paint('yellow', 'elsewhere')}: {sentence(note)}", *_listed(items), ""]
+    lines += [*_failures(found, paint), *_skipped(found, paint)]
     summary = _summary(found, paint, title, forgotten, whole=not cut_short)
     return seal([*lines, f"{summary} {origin}." if origin else summary], color=color)
 
@@ -145,13 +149,6 @@ def _notes(results: Iterable[ActionResult]) -> dict[str, list[ActionResult]]:
         if item.note and item.outcome == "done":
             notes.setdefault(item.note, []).append(item)
     return notes
-
-
-def _noted(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
-    for note, items in _notes(results).items():
-        yield f"{paint('yellow', 'elsewhere')}: {sentence(note)}"
-        yield from _listed(items)
-        yield ""
 
 
 def _listed(items: Sequence[ActionResult]) -> Iterator[str]:
@@ -215,11 +212,6 @@ def _counts(results: Sequence[ActionResult], forgotten: Collection[str]) -> str:
         (len(made & gone), "replaced"),
     )
     return ", ".join(f"{count} {what}" for count, what in counted if count) or "0 done"
-
-
-if TYPE_CHECKING:
-    from declarative.apply.failover import Move
-    from declarative.apply.graph_walk import ActionResult
 
 
 Mode = Literal["live", "plain", "json"]

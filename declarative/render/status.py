@@ -43,15 +43,12 @@ def health_lines(items: Sequence[Health], paint: Paint, width: int | None) -> li
     for (state, _), found in groups.items():
         names = [clean(f"host {i.host}" if i.host else i.address) for i in found]
         named = and_more(names, len(names) if width is None else MOST)
-        first = wrapped(f"  {named}: {clean(state.replace('_', ' '))}{_since(found)}", width)
+        since = min((i.since for i in found if i.since is not None), default=None)
+        when = "" if since is None else f", since {iso(since)}"
+        first = wrapped(f"  {named}: {clean(state.replace('_', ' '))}{when}", width)
         lines += [paint("yellow", line) for line in first]
         lines += wrapped(f"      {sentence(found[0].detail)}", width)
     return ["Not well:", "", *lines, ""] if lines else []
-
-
-def _since(items: Sequence[Health]) -> str:
-    since = min((i.since for i in items if i.since is not None), default=None)
-    return "" if since is None else f", since {iso(since)}"
 
 
 def unwell(items: Sequence[Health]) -> str:
@@ -100,7 +97,9 @@ def map_lines(rows: Sequence[Row], paint: Paint, width: int | None, *, indent: s
         return []
     other = max(cells(r.node) + cells(r.note) for r in rows) + 26
     room = math.inf if width is None else max(24, width - other)
-    each = max(map(_widest_holder, rows))
+    # The width of the longest holder's name, if the blocks may be shown one by one.
+    small = [row for row in rows if row.total <= CELLS and row.holders is not None]
+    each = max((cells(_holder(row, block)) for row in small for block in range(row.total)), default=0)
     table = [_cells(row, each, room) for row in rows]
     loosely: Sequence[str] = ()
     if any(row.kind is not None for row in rows):
@@ -108,18 +107,11 @@ def map_lines(rows: Sequence[Row], paint: Paint, width: int | None, *, indent: s
     return columns(folded(table, loosely), paint, indent=indent)
 
 
-def _widest_holder(row: Row) -> int:
-    """The width in cells of the longest holder's name, if the blocks may be shown one by one; else 0."""
-    if row.total > CELLS or row.holders is None:
-        return 0
-    return max((cells(_holder(row, block)) for block in range(row.total)), default=0)
-
-
 def _cells(row: Row, each: int, room: float) -> list[Cell]:
     return [
         Cell(f"node/{clean(row.node)}", "bold" if row.style else None),
         Cell(_blocks(row, each, room)),
-        Cell(_busy(row), right=True),
+        Cell("" if row.holders is None else f"{len(row.holders)}/{row.total} busy", right=True),
         Cell(clean(row.note), row.style),
     ]
 
@@ -128,21 +120,16 @@ def _holder(row: Row, block: int) -> str:
     return clean((row.holders or {}).get(block, IDLE)).removeprefix("rank/")
 
 
-def _busy(row: Row) -> str:
-    return "" if row.holders is None else f"{len(row.holders)}/{row.total} busy"
-
-
 def _blocks(row: Row, each: int, room: float) -> str:
     if row.holders is None:
         return "[]"
     if row.total <= CELLS and (each + 1) * row.total + 1 <= room:
         holders = [_holder(row, block) for block in range(row.total)]
         return "[" + " ".join(h + " " * (each - cells(h)) for h in holders).rstrip() + "]"
-    return _fit([f"{_range(first, last)} {holder}" for first, last, holder in stretches(row)], room)
-
-
-def _range(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
+    texts = [
+        f"{first if first == last else f'{first}-{last}'} {holder}" for first, last, holder in stretches(row)
+    ]
+    return _fit(texts, room)
 
 
 def stretches(row: Row) -> list[tuple[int, int, str]]:
@@ -331,15 +318,8 @@ def _volumes(volumes: Sequence[VolumeView], paint: Paint) -> list[str]:
         where = f"on {clean(f'node/{volume.node}')}" if volume.node else ""
         reason = sentence(volume.reason or "")
         name = Cell(clean(f"volume/{volume.name}"), "bold")
-        rows.append(
-            [
-                name,
-                Cell(clean(volume.size or ""), right=True),
-                _state(volume.state),
-                Cell(where),
-                Cell(reason),
-            ]
-        )
+        size = Cell(clean(volume.size or ""), right=True)
+        rows.append([name, size, _state(volume.state), Cell(where), Cell(reason)])
     return columns(folded(rows), paint)
 
 
@@ -349,7 +329,11 @@ def _tasks(view: StatusView, paint: Paint) -> list[str]:
     for task in view.tasks:
         cause = "; ".join(_about(task))
         rows.append([Cell(clean(f"task/{task.name}"), "bold"), _state(task.state), Cell(""), Cell(cause)])
-        rows += [_rank(task, rank, silent) for rank in task.ranks]
+        for rank in task.ranks:
+            notes = ", ".join(_notes(rank, silent.get(rank.node or "")))
+            where = clean(f"node/{rank.node}") if rank.node else "-"
+            name = clean(f"rank/{task.name}-{rank.rank}")
+            rows.append([Cell(f"  {name}"), _state(rank.state), Cell(where), Cell(notes)])
     return columns(folded(rows), paint)
 
 
@@ -380,13 +364,6 @@ def lasted(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{int(seconds // size)} {unit}"
     return f"{int(seconds)} s"
-
-
-def _rank(task: TaskView, rank: RankView, silent: Mapping[str, str]) -> list[Cell]:
-    where = clean(f"node/{rank.node}") if rank.node else "-"
-    name = clean(f"rank/{task.name}-{rank.rank}")
-    notes = ", ".join(_notes(rank, silent.get(rank.node or "")))
-    return [Cell(f"  {name}"), _state(rank.state), Cell(where), Cell(notes)]
 
 
 def _notes(rank: RankView, silence: str | None) -> Iterator[str]:

@@ -35,7 +35,7 @@ from declarative.store.events import Waiting
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Blocks:
+class BlockCount:
     """Blocks; busy and idle add up to the total."""
 
     total: int
@@ -49,7 +49,7 @@ class FleetView:
 
     name: Annotated[str, Doc("Its name.")]
     nodes: Annotated[int, Doc("How many it has.")]
-    blocks: ClassVar[Annotated[Blocks, Of(lambda fleet: fleet)]]
+    blocks: ClassVar[Annotated[BlockCount, Of(lambda fleet: fleet)]]
     total: Annotated[int, TEXT_ONLY]
     busy: Annotated[int, TEXT_ONLY]
     hourly: Annotated[Usd | None, Doc("The cost of its nodes, USD an hour. Null if a price is unknown.")] = (
@@ -121,7 +121,7 @@ class NodeView:
         ]
     ]
     resources: Annotated[Shape, As(NodeResources)]
-    blocks: ClassVar[Annotated[Blocks, Of(lambda node: node)]]
+    blocks: ClassVar[Annotated[BlockCount, Of(lambda node: node)]]
     holders: Annotated[
         Mapping[int, Annotated[str, address_of(("rank",))]],
         Doc("Block number → the `rank/…` that holds it."),
@@ -469,7 +469,8 @@ def _task(
     if ranks and all(status and status.state.ended for status in statuses.values()):
         ended = max((r.ended_at for r in ranks if r.ended_at is not None), default=None)
     last = ended if ended is not None else at
-    ran = started is not None and last is not None and (ended is not None or _goes(statuses.values()))
+    runs = any(status and not status.state.ended for status in statuses.values())
+    ran = started is not None and last is not None and (ended is not None or runs)
     return TaskView(
         name=name,
         state=task_state(statuses, done).value,
@@ -495,10 +496,6 @@ def with_waits(view: StatusView, waiting: Mapping[str, Waiting]) -> StatusView:
         return replace(task, cause=known.why, waiting_since=known.since)
 
     return replace(view, tasks=tuple(map(waits, view.tasks)))
-
-
-def _goes(statuses: Iterable[RankStatus | None]) -> bool:
-    return any(status and not status.state.ended for status in statuses)
 
 
 def _retry(want: TaskWant, have: Collection[Record], state: State, at: float) -> RetryView | None:

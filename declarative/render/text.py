@@ -28,13 +28,13 @@ def seal(lines: Iterable[str], *, color: bool) -> str:
 
     It keeps no control characters but our own colours, even if a caller forgot `clean`.
     """
-    return "".join(_sealed(line, color=color).rstrip() + "\n" for line in lines)
 
+    def sealed(line: str) -> str:
+        if not color:
+            return clean(line)
+        return "".join(part if i % 2 else clean(part) for i, part in enumerate(_SGR.split(line)))
 
-def _sealed(line: str, *, color: bool) -> str:
-    if not color:
-        return clean(line)
-    return "".join(part if i % 2 else clean(part) for i, part in enumerate(_SGR.split(line)))
+    return "".join(sealed(line).rstrip() + "\n" for line in lines)
 
 
 def cells(text: str) -> int:
@@ -80,6 +80,9 @@ class Paint:
         if not self.color or not style or not text:
             return text
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
+
+
+PLAIN = Paint(color=False)
 
 
 class Cell(NamedTuple):

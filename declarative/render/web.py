@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,18 @@ def _text(name: str) -> str:
 def hash_of(script: str) -> str:
     """The hash of a script, for the page's policy."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
+def lines_part(
+    name: str, title: str, lines: Iterable[str], style: Callable[[str], str] = lambda _: ""
+) -> Iterator[dict[str, Any]]:
+    """A part of lines, each with its style; nothing without content."""
+    shown = [clean(line) for line in lines]
+    while shown and not shown[-1]:
+        shown.pop()
+    if shown:
+        styled = [(style(line), line) for line in shown]
+        yield {"id": name, "title": title, "kind": "lines", "lines": styled}
 
 
 def node_data(row: Row, colors: dict[str, int], *, warn: bool) -> dict[str, Any]:

@@ -37,10 +37,9 @@ from declarative.planner.serves import (
     same_hardware,
 )
 from declarative.provider import PermanentKind
-from declarative.render.fallbacks import _places
 from declarative.render.html import plan_html
 from declarative.render.markdown import plan_markdown
-from declarative.render.plan import plan_text
+from declarative.render.plan import _places, plan_text
 from declarative.render.plan_document import plan_json
 from tests.support.market import Market, Site, no_room
 from tests.support.model import NOW, World
