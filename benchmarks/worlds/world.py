@@ -29,6 +29,9 @@ Words = dict[str, Any]
 NOW = 1_000_000.0
 """When all worlds are planned, seconds since the epoch."""
 
+OF_FILE = 10_000
+"""So many documents stand in one file: the loader takes no larger ones."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class World:
@@ -96,9 +99,10 @@ def shuffled(world: World, chance: random.Random) -> Words:
 def read(documents: Sequence[Mapping[str, Any]]) -> Desired:
     """What the loader makes of the documents; `InvalidError` if a user could not have written them."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "world.yaml")
-        path.write_text("\n---\n".join(json.dumps(words) for words in documents), encoding="utf-8")
-        return load(path.parent, published=False).desired
+        for first in range(0, len(documents), OF_FILE):
+            text = "\n---\n".join(map(json.dumps, documents[first : first + OF_FILE]))
+            Path(folder, f"world-{first:06}.yaml").write_text(text, encoding="utf-8")
+        return load(Path(folder), published=False).desired
 
 
 def offers_of(desired: Desired) -> dict[str, tuple[Offer, ...]]:

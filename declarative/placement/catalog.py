@@ -5,6 +5,7 @@ All of it is fixed while the search runs; what changes is in the assignment.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections import Counter, defaultdict
@@ -115,8 +116,18 @@ class Catalog:
         self._requests: dict[tuple[object, ...], Request] = {}
         ordered = sorted(asks, key=lambda a: _order(str(a.want.spec.name)))
         self.jobs = [self.job(i, ask) for i, ask in enumerate(ordered)]
-        self.levels = sorted({job.task.priority for job in self.jobs}, reverse=True)
+
+    @cached_property
+    def levels(self) -> list[int]:
         """The priorities, the highest first."""
+        return sorted({job.task.priority for job in self.jobs}, reverse=True)
+
+    def asking(self, asks: Mapping[int, Ask]) -> Catalog:
+        """The same nodes and offers, with other asks of some tasks, by their index."""
+        catalog = copy.copy(self)
+        catalog.__dict__.pop("levels", None)
+        catalog.jobs = [self.job(job.index, asks[job.index]) if job.index in asks else job for job in self.jobs]
+        return catalog
 
     def _number_kinds(self) -> list[tuple[int, Offer]]:
         """Number the kinds of what is there and of what may be launched; each offer with its kind."""

@@ -506,8 +506,11 @@ class ConfirmedChanges:
         self.plans = self.plans - 1 if self.known.work <= self.work else -1
         if self.plans < 0:
             return None
-        changed = [asks.get(job.index, job.ask) for job in self.catalog.jobs]
-        catalog = Catalog(changed, self.catalog.nodes, fleets, self.catalog.volumes)
+        if fleets is self.catalog.fleets:
+            catalog = self.catalog.asking(asks)
+        else:
+            changed = [asks.get(job.index, job.ask) for job in self.catalog.jobs]
+            catalog = Catalog(changed, self.catalog.nodes, fleets, self.catalog.volumes)
         indexes = self._plan(catalog, needed, self.work)
         if indexes is None:
             self.plans = -1
