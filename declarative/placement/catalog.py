@@ -117,16 +117,12 @@ class Catalog:
         ordered = sorted(asks, key=lambda a: _order(str(a.want.spec.name)))
         self.jobs = [self.job(i, ask) for i, ask in enumerate(ordered)]
 
-    @cached_property
-    def levels(self) -> list[int]:
-        """The priorities, the highest first."""
-        return sorted({job.task.priority for job in self.jobs}, reverse=True)
-
     def asking(self, asks: Mapping[int, Ask]) -> Catalog:
         """The same nodes and offers, with other asks of some tasks, by their index."""
         catalog = copy.copy(self)
-        catalog.__dict__.pop("levels", None)
-        catalog.jobs = [self.job(job.index, asks[job.index]) if job.index in asks else job for job in self.jobs]
+        catalog.jobs = [
+            self.job(job.index, asks[job.index]) if job.index in asks else job for job in self.jobs
+        ]
         return catalog
 
     def _number_kinds(self) -> list[tuple[int, Offer]]:

@@ -44,14 +44,6 @@ class Seating:
         kinds = self.assignment.catalog.kinds
         return sum(min(kinds[x.option.kind].cost, DEAR) for x in self.assignment.launches)
 
-    @property
-    def value(self) -> tuple[object, ...]:
-        """What is left out, of higher priority first; then the cost; then the launches."""
-        out = dict.fromkeys(self.assignment.catalog.levels, 0)
-        for job in self.unseated:
-            out[job.task.priority] += job.weight
-        return (tuple(out.values()), round(self.cost, 6), len(self.assignment.launches))
-
 
 def keep_places(assignment: Assignment, todo: Sequence[Job]) -> list[Job]:
     """Seat those that have a place where it is, the others are left: no higher priority takes it away."""

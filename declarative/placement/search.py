@@ -17,7 +17,7 @@ from declarative.placement.demand import Job, is_spread
 from declarative.placement.greedy import CENT, Seating, base_for, keep_places, seat_all
 from declarative.placement.program.decode import Decoded
 from declarative.placement.program.model import PlacementModel
-from declarative.placement.program.solve import ProgramAnswer, cheapest, fullest, lower_bound
+from declarative.placement.program.solve import CUT_COLUMNS, ProgramAnswer, cheapest, fullest, lower_bound
 from declarative.placement.program.solver import SolverCache
 
 EXACT = 100
@@ -188,10 +188,10 @@ class Search:
         unseated = [job for job in optional if not seating.seats(job)]
         model = functools.partial(self._model, kept, required, optional, seating)
         fill = functools.partial(fullest, cache=self.cache, factors=levels, effort=self.effort, step=0.5)
-        answer = fill(model(), seating.assignment)
         worth = self._worth(seating.assignment.seats, optional, levels)
+        answer = fill(model(), seating.assignment, worth=worth)
         best = seating
-        for decoded in self._plans(answer, functools.partial(_fill_apart, fill, model)):
+        for decoded in self._plans(answer, functools.partial(_apart, fill, model)):
             new = self._greedy_on(decoded, todo)
             new_worth = self._worth(new.assignment.seats, optional, levels)
             if new_worth > worth and all(map(new.seats, required)):
@@ -220,8 +220,8 @@ class Search:
             fill = functools.partial(
                 fullest, cache=self.cache, factors={level: 1.0}, effort=self.effort, step=0.5
             )
-            answer = fill(model(), seating.assignment)
-            for decoded in self._plans(answer, functools.partial(_fill_apart, fill, model)):
+            answer = fill(model(), seating.assignment, worth=0.0)
+            for decoded in self._plans(answer, functools.partial(_apart, fill, model)):
                 new = self._greedy_on(decoded, todo)
                 if all(map(new.seats, required)) and sum(map(new.seats, unseated)) > sum(
                     map(seating.seats, unseated)
@@ -293,16 +293,20 @@ class Search:
         kept = self.start.copy()
         kept.riding = False
         todo = keep_places(kept, sorted(jobs, key=order_of))
-        plain = self._greedy(kept, todo)
-        if not plain.unseated and plain.cost <= seating.cost:
-            seating = replace(plain, unseated=seating.unseated)
+        if seating.unseated:
+            plain = self._greedy(kept, todo)
+            if not plain.unseated and plain.cost <= seating.cost:
+                seating = replace(plain, unseated=seating.unseated)
         if not seating.cost:
             return replace(seating, bound=0.0)
         model = self._model(kept, todo, (), seating)
-        answer = cheapest(model, seating.assignment, self.cache, effort=self.effort)
+        known = seating.cost - sum(self.catalog.kinds[new.option.kind].cost for new in kept.launches)
+        answer = cheapest(model, seating.assignment, self.cache, effort=self.effort, known=known)
         least = answer.bound
-        apart = functools.partial(self._model, kept, todo, (), seating, singles=SINGLES)
-        for decoded in self._plans(answer, lambda: cheapest(apart(), None, self.cache)):
+        apart = functools.partial(self._model, kept, todo, (), seating)
+        for decoded in self._plans(
+            answer, functools.partial(_apart, functools.partial(cheapest, cache=self.cache), apart)
+        ):
             new = self._mended(self._greedy_on(decoded, todo), todo)
             if all(map(new.seats, todo)) and new.cost < seating.cost - CENT:
                 seating = replace(new, unseated=seating.unseated)
@@ -459,9 +463,10 @@ class Search:
             assignment.unseat(self.catalog.jobs[index])
 
 
-def _fill_apart(fill: Callable[..., ProgramAnswer], model: Callable[..., PlacementModel]) -> ProgramAnswer:
-    """The answer of the program that tells nodes from each other."""
-    return fill(model(singles=SINGLES), None)
+def _apart(solve: Callable[..., ProgramAnswer], model: Callable[..., PlacementModel]) -> ProgramAnswer:
+    """The answer of the program that tells nodes from each other, if it is not too large."""
+    apart = model(singles=SINGLES)
+    return solve(apart, None) if apart.size <= CUT_COLUMNS else ProgramAnswer(-math.inf, None)
 
 
 def _first(order: Iterable[Collection[int]], free: Mapping[int, Job], most: int) -> dict[int, Job]:

@@ -83,8 +83,9 @@ def add_flow(program: Program, sizes: Sizes, ends: Ends) -> dict[int, tuple[int,
         found[arc] = (start, start + size)
         lead(balance, arc, start, start + size)
         cuts[size][arc] = -1.0
+    many = sum(program.most[node] for nodes in ends.values() for node in nodes)
     for start, end in itertools.pairwise(stops):
-        rest = program.column()
+        rest = program.column(many)
         found[rest] = (start, -end)
         lead(balance, rest, start, end)
         if 1 in cuts:

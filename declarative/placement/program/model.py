@@ -40,6 +40,9 @@ UNKNOWN = 4
 Seat = tuple[Job, int]
 """A rank of a task."""
 
+Sites = Mapping[int, tuple[frozenset[Area | None], str | None, tuple[str, ...]]]
+"""Node type → its areas, the maker of its GPUs, and the shared volumes that serve it."""
+
 Reach = frozenset[Place] | None
 """The places from which a rank reaches its volumes; None is any."""
 
@@ -73,13 +76,9 @@ class DemandClass:
     """The volumes that each mount may have, if other ranks want one of them."""
     seats: list[Seat] = field(default_factory=list)
 
-    def need(self, supply: NodeSupply) -> int:
-        """The blocks of a rank on such nodes; 0 if it may not be there."""
-        if (self.reuse and not supply.for_reuse) or (
-            self.names is not None and supply.name not in self.names
-        ):
-            return 0
-        return self.takes.get(supply.kind, 0)
+    def may_be_on(self, supply: NodeSupply) -> bool:
+        """Whether a rank may be on such nodes, if they are large enough."""
+        return (supply.for_reuse or not self.reuse) and (self.names is None or supply.name in self.names)
 
 
 @struct(slots=True)
@@ -183,6 +182,9 @@ class PlacementModel:
         self.shared: tuple[str, ...] = ()
         """The volumes that several mounts of ranks may have."""
         self.kinds = sorted({supply.kind for supply in self.supplies})
+        self._is_supplied = bytearray(len(self.catalog.kinds))
+        for kind in self.kinds:
+            self._is_supplied[kind] = 1
         self._places = dict.fromkeys(self.catalog.place_of[kind] for kind in self.kinds)
         for job in required:
             self._add(job, None)
@@ -191,8 +193,9 @@ class PlacementModel:
         self.shared = tuple(sorted({name for one in self.demand for names in one.mounts for name in names}))
         self.replaced: dict[LaunchOption, LaunchOption] = {}
         """Offers that no plan needs, and what holds as much in their stead."""
-        self._drop_dominated(free=bool(optional))
-        self.classes = self._classes()
+        sites = self._sites()
+        self._drop_dominated(sites, free=bool(optional))
+        self.classes = self._classes(sites)
         self.by_area: dict[Area | None, list[int]] = defaultdict(list)
         for i, one in enumerate(self.classes):
             for area in one.areas:
@@ -206,8 +209,12 @@ class PlacementModel:
         """Demand class, mount and volumes that are near → the columns that give the volumes away."""
         self.possible = self._seat_all()
         for one in self.classes:
+            ranks = sum(self.uncut.most[column] for columns in one.sizes.values() for column in columns)
             for i in one.supplies:
-                one.ends[self.supplies[i].idle].append(self.bought[i])
+                supply, column = self.supplies[i], self.bought[i]
+                one.ends[supply.idle].append(column)
+                own = self.baseline.get(supply.option.fleet, 0) if supply.option else 0
+                self.uncut.most[column] = min(self.uncut.most[column], ranks + own)
         self._limits()
 
     # How it is solved
@@ -324,7 +331,10 @@ class PlacementModel:
 
     def _add(self, job: Job, level: int | None) -> None:
         domains = self.catalog.domains(job.request)
-        numbers = [self._demand_class(job, rank) for rank in range(job.ranks)]
+        if any(job.ask.want.mounts) or job.ask.prior:
+            numbers = [self._demand_class(job, rank) for rank in range(job.ranks)]
+        else:
+            numbers = [self._demand_class(job, 0)] * job.ranks
         spread = job.task.spread if is_spread(job.task) else None
         if domains == [ANYWHERE] and level is None and not spread:
             for rank, number in enumerate(numbers):
@@ -347,12 +357,10 @@ class PlacementModel:
             names = frozenset((stay,))
         key = (id(job.request), reach, job.reuse, names, mounts)
         if key not in self._numbers:
-            place_of, fit = self.catalog.place_of, job.request.fit
-            takes = {
-                kind: need
-                for kind in self.kinds
-                if (need := fit.get(kind)) and (reach is None or place_of[kind] in reach)
-            }
+            place_of = self.catalog.place_of
+            takes = dict(job.request.fit.among(self._is_supplied))
+            if reach is not None:
+                takes = {kind: need for kind, need in takes.items() if place_of[kind] in reach}
             same = (*takes.items(), job.reuse, names, mounts)
             if same not in self._numbers:
                 self._numbers[same] = len(self.demand)
@@ -377,17 +385,21 @@ class PlacementModel:
 
     def _takes(self) -> list[dict[int, int]]:
         """Of each supply the demand classes that it holds, and the blocks that each takes."""
-        known: dict[object, dict[int, int]] = {}
-        out: list[dict[int, int]] = []
+        of_kind: dict[int, dict[int, int]] = {kind: {} for kind in self.kinds}
+        for number, one in enumerate(self.demand):
+            for kind, need in one.takes.items():
+                of_kind[kind][number] = need
+        limited = [
+            (number, one) for number, one in enumerate(self.demand) if one.reuse or one.names is not None
+        ]
+        takes: list[dict[int, int]] = []
         for supply in self.supplies:
-            key = (supply.kind, supply.name, supply.for_reuse)
-            if key not in known:
-                needs = ((number, one.need(supply)) for number, one in enumerate(self.demand))
-                known[key] = {number: need for number, need in needs if need}
-            out.append(known[key])
-        return out
+            here = of_kind[supply.kind]
+            barred = {number for number, one in limited if number in here and not one.may_be_on(supply)}
+            takes.append({n: need for n, need in here.items() if n not in barred} if barred else here)
+        return takes
 
-    def _sites(self) -> dict[int, tuple[frozenset[Area | None], str | None, tuple[str, ...]]]:
+    def _sites(self) -> Sites:
         """Node type → where it lies, at each level at which gangs lie together or apart; who made its GPUs,
         if that matters; and the shared volumes that serve it.
         """
@@ -407,11 +419,11 @@ class PlacementModel:
             for kind in self.kinds
         }
 
-    def _drop_dominated(self, *, free: bool) -> None:
+    def _drop_dominated(self, site: Sites, *, free: bool) -> None:
         """Leave out offers that no plan needs: one without a limit holds as much, and costs no more, or is
         `free`.
         """
-        kinds, site, takes_of = self.catalog.kinds, self._sites(), self._takes()
+        kinds, takes_of = self.catalog.kinds, self._takes()
         order = list(range(len(self.supplies)))
         if free:  # else they are in the order of their prices
             order.sort(key=lambda i: (-self.supplies[i].idle, -len(takes_of[i]), sum(takes_of[i].values())))
@@ -437,8 +449,7 @@ class PlacementModel:
             kept.append(i)
         self.supplies = [self.supplies[i] for i in sorted(kept)]
 
-    def _classes(self) -> list[NodeClass]:
-        site = self._sites()
+    def _classes(self, site: Sites) -> list[NodeClass]:
         # Ranks of one class may come to lie on one node: those that lie apart need to know how large it is.
         apart = any(group.spread == "node" for group in self.groups.values())
         classes: dict[object, NodeClass] = {}
@@ -476,7 +487,8 @@ class PlacementModel:
         for index in self._of_domain(domain):
             one = self.classes[index]
             if need := one.takes.get(number):
-                column = self.uncut.column(most)
+                room = sum(self.supplies[i].most * (self.supplies[i].idle // need) for i in one.supplies)
+                column = self.uncut.column(min(most, room))
                 terms[column] = one.sizes[need][column] = 1.0
                 self.placed.append(RankColumn(number, index, column, run))
         return terms

@@ -55,16 +55,19 @@ def cheapest(
     *,
     effort: int = 1,
     quick: bool = False,
+    known: float = math.inf,
 ) -> ProgramAnswer:
     """The least that launches cost, and the cheapest plan that was found; over few columns if it has to be
-    quick.
+    quick. No plan is looked for if the incumbent, whose cost is `known`, is as good.
     """
     solvable = _solvable(model)
     if solvable is None:
         return ProgramAnswer(-math.inf, None)
     limits = _limits(solvable, effort, gap=GAP / effort)
     columns = 0 if quick else FEW_COLUMNS
-    bound, values, impossible = _solve(solvable, solvable.prices(), incumbent, limits, cache, columns=columns)
+    bound, values, impossible = _solve(
+        solvable, solvable.prices(), incumbent, limits, cache, columns=columns, known=known
+    )
     decoded = decode(solvable, values, launch_all=True) if values else None
     finer = None
     if decoded and decoded.lossy:
@@ -100,15 +103,19 @@ def fullest(
     *,
     effort: int = 1,
     step: float,
+    worth: float = -math.inf,
 ) -> ProgramAnswer:
     """Minus the most that can be seated of the optional tasks, as `weights` says, and a plan that seats it.
-    A plan that is worth less by less than a `step` is as good.
+    A plan that is worth less by less than a `step` is as good; none is looked for if the incumbent is,
+    which has this `worth`.
     """
     solvable = _solvable(model)
     if solvable is None:
         return ProgramAnswer(-math.inf, None)
     limits = _limits(solvable, effort, absolute=step)
-    bound, values, impossible = _solve(solvable, solvable.weights(factors), incumbent, limits, cache)
+    bound, values, impossible = _solve(
+        solvable, solvable.weights(factors), incumbent, limits, cache, known=-worth
+    )
     return ProgramAnswer(bound, decode(solvable, values, launch_all=False) if values else None, impossible)
 
 
@@ -137,9 +144,10 @@ def _solve(
     cache: SolverCache,
     *,
     columns: int = FEW_COLUMNS,
+    known: float = math.inf,
 ) -> tuple[float, Sequence[float], bool]:
     """The least cost, and the best solution in whole numbers, over so many of the best columns if fewer do
-    not do.
+    not do. There is none if the incumbent costs as little, as far as is `known`.
     """
     program = model.program
     if len(program.most) <= SMALL:
@@ -147,6 +155,8 @@ def _solve(
         return found.bound, found.values, found.impossible
     first = program.fractions(costs, cache)
     bound, other_homes = first.bound, list[int]()
+    if known <= bound + max(limits.absolute, limits.gap * abs(bound)):
+        return bound, (), False
     if first.values and any(SLACK < first.values[home] < 1 - SLACK for home in model.homes):
         # Half of each home would hold as much as both.
         begun = program.search(costs, limits, cache, whole=model.homes)
@@ -154,10 +164,10 @@ def _solve(
         if begun.values:
             other_homes = [home for home in model.homes if begun.values[home] < SLACK]
             first = program.fractions(costs, cache, zero=other_homes)
-    if not first.values:
+    enough = bound + max(limits.absolute, limits.gap * abs(bound))
+    if not first.values or known <= enough:
         return bound, (), first.impossible
     kept = columns_of(model, incumbent) if incumbent else set()
-    enough = bound + max(limits.absolute, limits.gap * abs(bound))
     limits = replace(limits, enough=enough)
     found = NONE
     order = sorted(range(len(program.most)), key=lambda i: (first.values[i] < SLACK, first.duals[i]))
