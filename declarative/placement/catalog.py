@@ -9,7 +9,7 @@ import copy
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from declarative.model.blocks import Shape, gpu_order, maker_of
@@ -105,6 +105,7 @@ class Catalog:
         self.beside = {name: [kind for kind in self.kinds if name in kind.beside] for name in names}
         """Task that gets more ranks → the kinds of the nodes where others of it stay."""
         self._by_domain: dict[Domain, list[LaunchOption]] = {ANYWHERE: self.options}
+        self._fitting: dict[tuple[Request, Domain], list[tuple[LaunchOption, int, int]]] = {}
         self._near: dict[str, list[set[int]]] = {}
         self._by_fleet: dict[str, list[LaunchOption]] = {}
         for option in self.options:
@@ -187,6 +188,22 @@ class Catalog:
         }
 
     @cached_property
+    def by_place(self) -> Mapping[tuple[str, Place], Sequence[LaunchOption]]:
+        """Fleet and place → what it may launch there, in the order of `options`."""
+        options: dict[tuple[str, Place], list[LaunchOption]] = defaultdict(list)
+        for option in self.options:
+            options[option.fleet, self.place_of[option.kind]].append(option)
+        return options
+
+    @cached_property
+    def by_price(self) -> Mapping[float, Sequence[LaunchOption]]:
+        """The offers of one price, the smallest first."""
+        options: dict[float, list[LaunchOption]] = defaultdict(list)
+        for option in sorted(self.options, key=lambda o: (*size_order(o.offer), o.index)):
+            options[self.kinds[option.kind].cost].append(option)
+        return options
+
+    @cached_property
     def owing(self) -> frozenset[str]:
         """Fleets that launch nodes for themselves."""
         return frozenset(name for name, rule in self.fleets.items() if rule.baseline)
@@ -204,7 +221,7 @@ class Catalog:
 
     def _candidate(self, request: Request, index: int, domain: Domain) -> Candidate:
         assert domain.area
-        options = list(self.options_in(request, domain))
+        options = self.options_in(request, domain)
         fleet = domain.area.fleet
         number = self.alike.get(fleet)
         return Candidate(
@@ -384,17 +401,22 @@ class Catalog:
             found = request.places[domain] = tuple(dict.fromkeys(self.place_of[k] for k in kinds))
         return found
 
-    def options_in(self, request: Request, domain: Domain) -> Iterator[tuple[LaunchOption, int, int]]:
+    def options_in(self, request: Request, domain: Domain) -> Sequence[tuple[LaunchOption, int, int]]:
         """A domain's options where the request fits, cheapest first: blocks of a rank, ranks of a node."""
-        get, kinds = request.fit.get, self.kinds
-        options = self._by_domain.get(domain)
-        if options is None:
-            of_fleet = self.of_fleet(domain.area.fleet) if domain.area else self.options
-            options = self._by_domain[domain] = [o for o in of_fleet if self.inside(domain, o.kind)]
-        for option in options:
-            need = get(option.kind)
-            if need:
-                yield option, need, 1 if request.whole else kinds[option.kind].total // need
+        fitting = self._fitting.get((request, domain))
+        if fitting is None:
+            options = self._by_domain.get(domain)
+            if options is None:
+                of_fleet = self.of_fleet(domain.area.fleet) if domain.area else self.options
+                options = self._by_domain[domain] = [o for o in of_fleet if self.inside(domain, o.kind)]
+            fit, kinds, whole = request.fit, self.kinds, request.whole
+            needs = ((option, fit.get(option.kind)) for option in options)
+            fitting = self._fitting[request, domain] = [
+                (option, need, 1 if whole else kinds[option.kind].total // need)
+                for option, need in needs
+                if need
+            ]
+        return fitting
 
     def near(self, level: str, kind: int) -> Collection[int]:
         """The kinds of nodes at one place of a level with this one, which is among them."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from declarative.model.resource import size_order
 from declarative.placement.allocate import DEAR
 from declarative.placement.assignment import UNLIMITED, Assignment
 from declarative.placement.catalog import Home, LaunchOption
-from declarative.placement.demand import Fit, Job
-from declarative.placement.problem import Quota
+from declarative.placement.demand import Fit, Job, Request
+from declarative.placement.problem import Place, Quota
 
 Bid = tuple[tuple[int, float], list[tuple[LaunchOption, int]]]
 """How good it is (what it comes to, negated, and its price), and how many to launch of which options."""
@@ -165,9 +165,7 @@ class Consolidation:
         self.assignment = assignment
         self.catalog = assignment.catalog
         self.seats: dict[int, list[FreedSeat]] = {launch.node: [] for launch in assignment.launches}
-        self.options: dict[tuple[object, ...], list[LaunchOption]] = {}
         self.copied: set[int] = set()
-        self._by_price: dict[float, list[LaunchOption]] | None = None
         for index, nodes in assignment.seats.items():
             for rank, node in enumerate(nodes):
                 if node in self.seats:
@@ -177,22 +175,22 @@ class Consolidation:
         """Empty nodes that others can take the ranks of; then launch the cheapest that holds what is left, of
         equal price the smallest.
         """
-        groups: dict[tuple[object, ...], list[int]] = {}
+        groups: dict[tuple[str, Place], list[int]] = {}
         for launch in self.assignment.launches:
             if launch.name is None:
                 groups.setdefault(self._group(launch.option), []).append(launch.node)
-        for option in self.catalog.options:
-            self.options.setdefault(self._group(option), []).append(option)
         for nodes in groups.values():
             self._drain(nodes)
         option_of = {launch.node: launch.option for launch in self.assignment.launches}
         for group, nodes in groups.items():
             for node in nodes:
-                if node in option_of and not self._right_size(node, option_of[node], self.options[group]):
+                if node in option_of and not self._right_size(
+                    node, option_of[node], self.catalog.by_place[group]
+                ):
                     self._make_smaller(node, option_of[node])
 
-    def _group(self, option: LaunchOption) -> tuple[object, ...]:
-        return (option.fleet, self.catalog.kinds[option.kind].place)
+    def _group(self, option: LaunchOption) -> tuple[str, Place]:
+        return (option.fleet, self.catalog.place_of[option.kind])
 
     def _job(self, seat: FreedSeat) -> Job:
         return self.catalog.jobs[seat.job]
@@ -266,30 +264,33 @@ class Consolidation:
         self.seats[target].append(seat)
         self.assignment.fill(target, need)
 
-    def _right_size(self, node: int, now: LaunchOption, options: list[LaunchOption]) -> bool:
+    def _right_size(self, node: int, now: LaunchOption, options: Sequence[LaunchOption]) -> bool:
         """Take the cheapest offer of the same fleet and place that holds what sits there, if there is one."""
-        price = self.catalog.kinds[now.kind].cost
+        price, requests = self.catalog.kinds[now.kind].cost, self._requests(node)
         for option in options:  # the cheapest first
-            kind = self.catalog.kinds[option.kind]
-            if kind.cost >= price - 1e-9 or math.isinf(kind.cost):
+            cost = self.catalog.kinds[option.kind].cost
+            if cost >= price - 1e-9 or math.isinf(cost):
                 break
-            free = self._left_on(node, option)
+            free = self._left_on(node, requests, option)
             if free is not None and self.assignment.remain(option) != 0:
                 self.assignment.replace_launch(node, option, free)
                 return True
         return False
 
-    def _left_on(self, node: int, option: LaunchOption) -> int | None:
+    def _requests(self, node: int) -> list[Request]:
+        """What the ranks on a node ask for."""
+        return [self._job(seat).request for seat in self.seats[node]]
+
+    def _left_on(self, node: int, requests: Sequence[Request], option: LaunchOption) -> int | None:
         """How many blocks stay idle if what sits on a node sits on this offer; None if that cannot be."""
         free = self.catalog.kinds[option.kind].total
-        maker, other = (self.catalog.maker_of[k] for k in (self.assignment.kind_of[node], option.kind))
-        for seat in self.seats[node]:
-            request = self._job(seat).request
-            need = request.fit.get(option.kind, 0)
+        for request in requests:
+            need = request.fit.get(option.kind)
             free -= need
-            if free < 0 or not need or (request.one_vendor and maker != other):
+            if free < 0 or not need:
                 return None
-        return free
+        maker, other = (self.catalog.maker_of[k] for k in (self.assignment.kind_of[node], option.kind))
+        return free if maker == other or not any(request.one_vendor for request in requests) else None
 
     def _make_smaller(self, node: int, now: LaunchOption) -> None:
         """Take the smallest offer of the same price that holds what sits there, wherever it may lie."""
@@ -298,12 +299,15 @@ class Consolidation:
         free_to_go = all(
             self._job(s).unconstrained and not self._job(s).request.one_area for s in self.seats[node]
         )
-        for option in self._at_price(kinds[now.kind].cost):
+        if math.isinf(kinds[now.kind].cost):
+            return
+        requests = self._requests(node)
+        for option in self.catalog.by_price[kinds[now.kind].cost]:
             if size_order(option.offer) >= size:
                 return
             if self._group(option) != self._group(now) and not (free_to_go and self._may_go(now, option)):
                 continue
-            free = self._left_on(node, option)
+            free = self._left_on(node, requests, option)
             if free is not None and assignment.remain(option) != 0:
                 assignment.replace_launch(node, option, free)
                 return
@@ -317,11 +321,3 @@ class Consolidation:
             return True
         theirs = fleets[now.fleet].baseline or fleets[option.fleet].baseline
         return not theirs and not self.catalog.clustered(now.fleet) and assignment.may_launch(option)
-
-    def _at_price(self, cost: float) -> list[LaunchOption]:
-        """The offers of one known price, the smallest first."""
-        if self._by_price is None:
-            self._by_price = {}
-            for option in sorted(self.catalog.options, key=lambda o: (*size_order(o.offer), o.index)):
-                self._by_price.setdefault(self.catalog.kinds[option.kind].cost, []).append(option)
-        return [] if math.isinf(cost) else self._by_price[cost]

@@ -405,7 +405,7 @@ class Search:
         base = base_for(self.start, seating.assignment, seating.assignment.seats.keys() - tasks.keys())
         base.riding = False
         model = self._model(base, [tasks[index] for index in sorted(tasks)], (), seating)
-        decoded = cheapest(model, None, self.cache, quick=True).decoded
+        decoded = cheapest(model, None, self.cache).decoded
         if decoded is None or decoded.unseated:
             return None, model.size
         new = decoded.assignment

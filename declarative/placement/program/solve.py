@@ -31,9 +31,6 @@ CUT_COLUMNS, FAR = 5_000, 0.03
 follows that says how all nodes are cut.
 """
 
-NEAR = 7e-3
-"""More columns are looked at if what was found costs more than this part above the bound."""
-
 WORK = 20_000
 """The rounds of one search, for each column; it looks at a node for each `NODE` rounds."""
 
@@ -54,20 +51,16 @@ def cheapest(
     cache: SolverCache,
     *,
     effort: int = 1,
-    quick: bool = False,
     known: float = math.inf,
 ) -> ProgramAnswer:
-    """The least that launches cost, and the cheapest plan that was found; over few columns if it has to be
-    quick. No plan is looked for if the incumbent, whose cost is `known`, is as good.
+    """The least that launches cost, and the cheapest plan that was found. None is looked for if the
+    incumbent, whose cost is `known`, is as good.
     """
     solvable = _solvable(model)
     if solvable is None:
         return ProgramAnswer(-math.inf, None)
     limits = _limits(solvable, effort, gap=GAP / effort)
-    columns = 0 if quick else FEW_COLUMNS
-    bound, values, impossible = _solve(
-        solvable, solvable.prices(), incumbent, limits, cache, columns=columns, known=known
-    )
+    bound, values, impossible = _solve(solvable, solvable.prices(), incumbent, limits, cache, known=known)
     decoded = decode(solvable, values, launch_all=True) if values else None
     finer = None
     if decoded and decoded.lossy:
@@ -75,8 +68,7 @@ def cheapest(
     elif solvable is not model and cost_of(values, solvable.prices()) > bound * (1 + FAR):
         finer = model
     if decoded and finer and finer.size <= CUT_COLUMNS:
-        columns = 0 if quick else CUT_COLUMNS // 2
-        lower, values, _ = _solve(finer, finer.prices(), incumbent, limits, cache, columns=columns)
+        lower, values, _ = _solve(finer, finer.prices(), incumbent, limits, cache)
         again = decode(finer, values, launch_all=True) if values else decoded
         bound = max(bound, lower)
         if len(again.unseated) <= len(decoded.unseated):
@@ -114,7 +106,7 @@ def fullest(
         return ProgramAnswer(-math.inf, None)
     limits = _limits(solvable, effort, absolute=step)
     bound, values, impossible = _solve(
-        solvable, solvable.weights(factors), incumbent, limits, cache, known=-worth
+        solvable, solvable.weights(factors), incumbent, limits, cache, known=-worth, columns=FEW_COLUMNS
     )
     return ProgramAnswer(bound, decode(solvable, values, launch_all=False) if values else None, impossible)
 
@@ -143,8 +135,8 @@ def _solve(
     limits: SearchLimits,
     cache: SolverCache,
     *,
-    columns: int = FEW_COLUMNS,
     known: float = math.inf,
+    columns: int = 0,
 ) -> tuple[float, Sequence[float], bool]:
     """The least cost, and the best solution in whole numbers, over so many of the best columns if fewer do
     not do. There is none if the incumbent costs as little, as far as is `known`.
@@ -172,8 +164,6 @@ def _solve(
     found = NONE
     order = sorted(range(len(program.most)), key=lambda i: (first.values[i] < SLACK, first.duals[i]))
     for many, best in ((1, 0), (3, 0), *([(3, columns)] if columns else [])):
-        if best and cost_of(found.values, costs) <= bound + NEAR * abs(bound):
-            break
         zero = {*other_homes, *_left_out(model, first, many)}.difference(kept, order[:best])
         if len(order) <= best:
             zero = set()
