@@ -110,6 +110,8 @@ class NodeClass:
     near: tuple[str, ...]
     """The shared volumes that serve them."""
     supplies: list[int] = field(default_factory=list)
+    room: dict[int, float] = field(default_factory=dict)
+    """Blocks of a rank → how many such ranks its nodes hold, for those that were asked for."""
     sizes: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     """Blocks of a rank → the columns that count such ranks."""
     ends: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -178,7 +180,9 @@ class PlacementModel:
         self._names = {name for job in every for name in job.task.instances} | set(self.stays.values())
         for ids in (ids for pile in base.idle_by_size.values() for ids in pile.values() if singles):
             self._names.update(filter(None, (self.name_of(-node) for node in ids[-singles:])))
-        self.supplies = [one for supply in self._supplies() for one in _told_apart(supply, singles)]
+        self.supplies = self._supplies()
+        if singles:
+            self.supplies = [one for supply in self.supplies for one in _told_apart(supply, singles)]
         self.shared: tuple[str, ...] = ()
         """The volumes that several mounts of ranks may have."""
         self.kinds = sorted({supply.kind for supply in self.supplies})
@@ -194,8 +198,10 @@ class PlacementModel:
         self.replaced: dict[LaunchOption, LaunchOption] = {}
         """Offers that no plan needs, and what holds as much in their stead."""
         sites = self._sites()
-        self._drop_dominated(sites, free=bool(optional))
-        self.classes = self._classes(sites)
+        takes = self._takes()
+        kept = self._undominated(sites, takes, free=bool(optional))
+        self.supplies = [self.supplies[i] for i in kept]
+        self.classes = self._classes(sites, [takes[i] for i in kept])
         self.by_area: dict[Area | None, list[int]] = defaultdict(list)
         for i, one in enumerate(self.classes):
             for area in one.areas:
@@ -419,15 +425,15 @@ class PlacementModel:
             for kind in self.kinds
         }
 
-    def _drop_dominated(self, site: Sites, *, free: bool) -> None:
-        """Leave out offers that no plan needs: one without a limit holds as much, and costs no more, or is
-        `free`.
+    def _undominated(self, site: Sites, takes_of: Sequence[Mapping[int, int]], *, free: bool) -> list[int]:
+        """The supplies without offers that no plan needs: one without a limit holds as much, and costs no
+        more, or is `free`.
         """
-        kinds, takes_of = self.catalog.kinds, self._takes()
+        kinds = self.catalog.kinds
         order = list(range(len(self.supplies)))
         if free:  # else they are in the order of their prices
             order.sort(key=lambda i: (-self.supplies[i].idle, -len(takes_of[i]), sum(takes_of[i].values())))
-        best: dict[object, list[tuple[NodeSupply, dict[int, int]]]] = defaultdict(list)
+        best: dict[object, list[tuple[NodeSupply, Mapping[int, int]]]] = defaultdict(list)
         same: dict[object, NodeSupply] = {}
         kept: list[int] = []
         for i in order:
@@ -447,13 +453,13 @@ class PlacementModel:
                     same[alike] = supply
                     best[where].append((supply, takes))
             kept.append(i)
-        self.supplies = [self.supplies[i] for i in sorted(kept)]
+        return sorted(kept)
 
-    def _classes(self, site: Sites) -> list[NodeClass]:
+    def _classes(self, site: Sites, takes_of: Sequence[dict[int, int]]) -> list[NodeClass]:
         # Ranks of one class may come to lie on one node: those that lie apart need to know how large it is.
         apart = any(group.spread == "node" for group in self.groups.values())
         classes: dict[object, NodeClass] = {}
-        for i, (supply, takes) in enumerate(zip(self.supplies, self._takes(), strict=True)):
+        for i, (supply, takes) in enumerate(zip(self.supplies, takes_of, strict=True)):
             if takes:
                 areas, maker, near = site[supply.kind]
                 key = (
@@ -487,11 +493,17 @@ class PlacementModel:
         for index in self._of_domain(domain):
             one = self.classes[index]
             if need := one.takes.get(number):
-                room = sum(self.supplies[i].most * (self.supplies[i].idle // need) for i in one.supplies)
-                column = self.uncut.column(min(most, room))
+                column = self.uncut.column(min(most, self._room(one, need)))
                 terms[column] = one.sizes[need][column] = 1.0
                 self.placed.append(RankColumn(number, index, column, run))
         return terms
+
+    def _room(self, one: NodeClass, need: int) -> float:
+        """How many ranks of so many blocks the nodes of a class hold."""
+        if need not in one.room:
+            supplies = (self.supplies[i] for i in one.supplies)
+            one.room[need] = sum(supply.most * (supply.idle // need) for supply in supplies)
+        return one.room[need]
 
     def _of_domain(self, domain: Domain) -> list[int]:
         """The numbers of the classes in a domain."""
@@ -635,9 +647,9 @@ def _told_apart(supply: NodeSupply, singles: int) -> Iterator[NodeSupply]:
 
 def _beats(other: NodeSupply, has: Mapping[int, int], supply: NodeSupply, takes: Mapping[int, int]) -> bool:
     """Whether another sort of nodes has as many blocks, and each rank takes no more of them there."""
-    if other.idle < supply.idle:
+    if other.idle < supply.idle or not has.keys() >= takes.keys():
         return False
-    return all(has.get(number, math.inf) <= need for number, need in takes.items())
+    return all(has[number] <= need for number, need in takes.items())
 
 
 def _wanted(jobs: Iterable[Job]) -> Counter[str]:
