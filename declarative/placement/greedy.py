@@ -33,6 +33,8 @@ class Seating:
     """USD an hour that all launches cost at least which seat the same tasks; None if that is not known."""
     proved: frozenset[int] = frozenset()
     """Tasks that have no place beside all others of at least their priority: that was proved."""
+    fullest: bool = False
+    """Whether it was proved of each priority that no more of it can be seated beside those above."""
 
     def seats(self, job: Job) -> bool:
         """Whether a task has its places."""

@@ -90,9 +90,11 @@ class Placed:
         """Whether a task finds a place in a catalog if no other is asked for, or may do so."""
         return Search(catalog, self.effort, self.cache).may_seat_alone(job)
 
-    def _seats(self, catalog: Catalog, needed: Collection[int], until: float) -> Collection[int] | None:
+    def _seats(
+        self, catalog: Catalog, needed: Collection[int], until: float, *, most: bool
+    ) -> Collection[int] | None:
         """The tasks that a plan of another catalog seats; None if it takes more work than `until`."""
         try:
-            return Search(catalog, self.effort, self.cache, until=until).seated(needed)
+            return Search(catalog, self.effort, self.cache, until=until).seated(needed, most=most)
         except TooMuchWorkError:
             return None

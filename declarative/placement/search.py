@@ -16,7 +16,7 @@ from declarative.placement.consolidation import Consolidation, keep_baselines, l
 from declarative.placement.demand import Job, is_spread
 from declarative.placement.greedy import CENT, Seating, base_for, keep_places, seat_all
 from declarative.placement.program.decode import Decoded
-from declarative.placement.program.model import PlacementModel
+from declarative.placement.program.model import SKEW, PlacementModel
 from declarative.placement.program.solve import CUT_COLUMNS, ProgramAnswer, cheapest, fullest, lower_bound
 from declarative.placement.program.solver import SolverCache
 
@@ -78,7 +78,7 @@ class Search:
         jobs = self.catalog.jobs
         seating = self.fullest(jobs)
         seated = [job for job in jobs if seating.seats(job)]
-        seating = replace(self.cheapest(seating, seated), proved=seating.proved)
+        seating = replace(self.cheapest(seating, seated), proved=seating.proved, fullest=seating.fullest)
         seating = self._ride(seating, jobs)
         seating.unseated = [job for job in jobs if not seating.seats(job)]
         seating.assignment.riding = True
@@ -86,11 +86,11 @@ class Search:
         seating.unseated.sort(key=lambda job: job.index)
         return seating
 
-    def seated(self, needed: Collection[int] = ()) -> Collection[int]:
+    def seated(self, needed: Collection[int] = (), *, most: bool = False) -> Collection[int]:
         """The tasks that a plan seats, by their index: what they cost does not change that. With `needed`,
-        only whether it seats all of these is right.
+        only whether it seats all of these is right; `most`: no plan seats more than these.
         """
-        return self.fullest(self.catalog.jobs, needed).assignment.seats
+        return self.fullest(self.catalog.jobs, needed, most=most).assignment.seats
 
     def may_seat_alone(self, job: Job) -> bool:
         """Whether a task finds a place if no other is asked for; or may do so, if its ranks are not alike,
@@ -102,14 +102,15 @@ class Search:
 
     # Who gets a place
 
-    def fullest(self, jobs: Sequence[Job], needed: Collection[int] = ()) -> Seating:
+    def fullest(self, jobs: Sequence[Job], needed: Collection[int] = (), *, most: bool = False) -> Seating:
         """As many blocks as can be seated of each priority, the highest first."""
         kept = self.start.copy()
         kept.riding = False
         todo = keep_places(kept, sorted(jobs, key=order_of))
         seating = self._greedy(kept, todo)
-        if not seating.unseated:
-            return seating
+        if not seating.unseated or (most and seating.assignment.seats.keys() == needed):
+            return replace(seating, fullest=True)
+        fullest = True
         proved: set[int] = set()
         done: set[int] = set()
         """Tasks that were looked at: no program adds one of them."""
@@ -117,12 +118,13 @@ class Search:
             if needed and self._is_settled(seating, needed, level[0]):
                 break
             levels = self._factors(todo, level[0])
-            seating, none = self._fuller(kept, todo, seating, levels)
+            seating, none, no_more = self._fuller(kept, todo, seating, levels)
+            fullest = fullest and no_more
             proved |= none
             done |= {job.index for job in todo if job.task.priority in levels}
         # A node that a task pins may be there later.
         pinned = {job.index for job in jobs if not self.catalog.index.keys() >= set(job.task.instances)}
-        return replace(seating, proved=frozenset(proved - pinned))
+        return replace(seating, proved=frozenset(proved - pinned), fullest=fullest)
 
     def _greedy(self, base: Assignment, todo: Sequence[Job]) -> Seating:
         """One plain pass: the highest priority first, then the large."""
@@ -176,9 +178,9 @@ class Search:
 
     def _fuller(
         self, kept: Assignment, todo: Sequence[Job], seating: Seating, levels: Mapping[int, float]
-    ) -> tuple[Seating, set[int]]:
-        """A plan that seats more of some priorities, if a program finds one; and the tasks of which it was
-        proved that none can be added.
+    ) -> tuple[Seating, set[int], bool]:
+        """A plan that seats more of some priorities, if a program finds one; the tasks of which it was proved
+        that none can be added; and whether it was proved that no more can be seated.
         """
         if self.cache.work >= self.until:
             raise TooMuchWorkError
@@ -198,9 +200,10 @@ class Search:
                 best, worth = new, new_worth
         least = min((levels[job.task.priority] * job.weight for job in unseated), default=1.0)
         proved = answer.impossible or -answer.bound < worth + 0.99 * least
+        no_more = -answer.bound < worth + 1 - SKEW
         if proved:
-            return best, {job.index for job in optional if not best.seats(job)}
-        return self._beside(kept, todo, best, levels)
+            return best, {job.index for job in optional if not best.seats(job)}, no_more
+        return *self._beside(kept, todo, best, levels), no_more
 
     def _beside(
         self, kept: Assignment, todo: Sequence[Job], seating: Seating, levels: Mapping[int, float]

@@ -437,7 +437,7 @@ class ConfirmedChanges:
         seating: Seating,
         known: SolverCache,
         effort: int,
-        plan: Callable[[Catalog, Collection[int], float], Collection[int] | None],
+        plan: Callable[..., Collection[int] | None],
         *,
         about: str | None = None,
         shared: bool = True,
@@ -446,7 +446,7 @@ class ConfirmedChanges:
         """`plan` makes another plan up to some work: which tasks it seats; None if that takes more work.
         With `about`, of all tasks that were refused only that one matters.
         """
-        self.catalog, self.known, self._plan = catalog, known, plan
+        self.catalog, self.known, self._plan, self._fullest = catalog, known, plan, seating.fullest
         self.changes = ChangeFinder(catalog, seating.assignment)
         self.placed = set(seating.assignment.seats)
         if seated is not None:
@@ -511,7 +511,10 @@ class ConfirmedChanges:
         else:
             changed = [asks.get(job.index, job.ask) for job in self.catalog.jobs]
             catalog = Catalog(changed, self.catalog.nodes, fleets, self.catalog.volumes)
-        indexes = self._plan(catalog, needed, self.work)
+        # Beside one more task no plan seats more of the others than could be seated without it.
+        most = self._fullest and fleets is self.catalog.fleets
+        most = most and not any(self.catalog.jobs[index].ask.prior for index in asks)
+        indexes = self._plan(catalog, needed, self.work, most=most)
         if indexes is None:
             self.plans = -1
             return None

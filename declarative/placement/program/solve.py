@@ -27,8 +27,8 @@ GAP = 2.5e-3
 """A plan may cost this part more than the least."""
 
 CUT_COLUMNS, FAR = 5_000, 0.03
-"""If launches by a relaxed program cost more than this part above its bound, a program with no more columns
-follows that says how all nodes are cut.
+"""If launches cost more than this part above the bound, more columns are looked at; and if it was a relaxed
+program, one with no more columns follows that says how all nodes are cut.
 """
 
 WORK = 20_000
@@ -60,7 +60,9 @@ def cheapest(
     if solvable is None:
         return ProgramAnswer(-math.inf, None)
     limits = _limits(solvable, effort, gap=GAP / effort)
-    bound, values, impossible = _solve(solvable, solvable.prices(), incumbent, limits, cache, known=known)
+    bound, values, impossible = _solve(
+        solvable, solvable.prices(), incumbent, limits, cache, known=known, far=FAR
+    )
     decoded = decode(solvable, values, launch_all=True) if values else None
     finer = None
     if decoded and decoded.lossy:
@@ -68,7 +70,7 @@ def cheapest(
     elif solvable is not model and cost_of(values, solvable.prices()) > bound * (1 + FAR):
         finer = model
     if decoded and finer and finer.size <= CUT_COLUMNS:
-        lower, values, _ = _solve(finer, finer.prices(), incumbent, limits, cache)
+        lower, values, _ = _solve(finer, finer.prices(), incumbent, limits, cache, far=FAR)
         again = decode(finer, values, launch_all=True) if values else decoded
         bound = max(bound, lower)
         if len(again.unseated) <= len(decoded.unseated):
@@ -106,7 +108,7 @@ def fullest(
         return ProgramAnswer(-math.inf, None)
     limits = _limits(solvable, effort, absolute=step)
     bound, values, impossible = _solve(
-        solvable, solvable.weights(factors), incumbent, limits, cache, known=-worth, columns=FEW_COLUMNS
+        solvable, solvable.weights(factors), incumbent, limits, cache, known=-worth
     )
     return ProgramAnswer(bound, decode(solvable, values, launch_all=False) if values else None, impossible)
 
@@ -136,10 +138,11 @@ def _solve(
     cache: SolverCache,
     *,
     known: float = math.inf,
-    columns: int = 0,
+    far: float = 0.0,
 ) -> tuple[float, Sequence[float], bool]:
-    """The least cost, and the best solution in whole numbers, over so many of the best columns if fewer do
-    not do. There is none if the incumbent costs as little, as far as is `known`.
+    """The least cost, and the best solution in whole numbers: over the best columns, and over more of them if
+    it costs more than a part above the bound that is too `far`. There is none if the incumbent costs as
+    little, as far as is `known`.
     """
     program = model.program
     if len(program.most) <= SMALL:
@@ -163,7 +166,9 @@ def _solve(
     limits = replace(limits, enough=enough)
     found = NONE
     order = sorted(range(len(program.most)), key=lambda i: (first.values[i] < SLACK, first.duals[i]))
-    for many, best in ((1, 0), (3, 0), *([(3, columns)] if columns else [])):
+    for many, best in ((1, 0), (3, 0), (3, FEW_COLUMNS)):
+        if best and cost_of(found.values, costs) <= bound + far * abs(bound):
+            break
         zero = {*other_homes, *_left_out(model, first, many)}.difference(kept, order[:best])
         if len(order) <= best:
             zero = set()
