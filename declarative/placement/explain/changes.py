@@ -23,7 +23,7 @@ from declarative.placement.demand import ANYWHERE, Domain, Job, is_spread
 from declarative.placement.greedy import Seating, best_try
 from declarative.placement.problem import Ask, FleetRule, Quota, Remedy, quota_of
 from declarative.placement.program.solver import SolverCache
-from declarative.placement.search import EXACT, SEAT_WORK
+from declarative.placement.search import SEAT_WORK
 
 MOST_REFUSALS = 50
 """The most refusals whose changes are looked for. Tasks that are alike count once."""
@@ -46,12 +46,7 @@ CLOSER = 8
 """How many times as often, and as long, if it is about one task."""
 
 ALL_WORK, MOST_WORK, LEAST_WORK = 280, 120, 25
-"""The work of a plan and its hints together; of hints alone at most, and at least. This is for so many tasks
-as are in `MANY`, and for `EXACT` or fewer.
-"""
-
-MANY, FEWER, TIMES = 350, 0.85, 1.5
-"""For others it is in proportion to their number, within these two times as much."""
+"""The work of a plan and its hints together; of hints alone at most, and at least."""
 
 MOST_TRIES = 1_500
 MOST_EFFORT = 2_000_000
@@ -453,9 +448,7 @@ class ConfirmedChanges:
             self.placed = {job.index for job in catalog.jobs if job.task.name in seated}
         refused = [job for job in seating.unseated if job.index not in self.placed]
         closer = CLOSER if about else 1
-        few = len(catalog.jobs) <= EXACT
-        scale = effort * (1 if few else min(TIMES, max(FEWER, len(catalog.jobs) / MANY)))
-        work = max(LEAST_WORK * scale, min(MOST_WORK * scale, ALL_WORK * scale - known.work))
+        work = max(LEAST_WORK * effort, min(MOST_WORK * effort, ALL_WORK * effort - known.work))
         one_plan = PASSES * SEAT_WORK * len(catalog.jobs)
         work = max(work, one_plan) if about else work
         self.work = known.work + work * closer
