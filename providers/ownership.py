@@ -10,7 +10,7 @@ from typing import Any
 
 from declarative.model.inputs import Inputs, VolumeInputs
 from declarative.model.schema import BadValueError
-from declarative.model.spec.amounts import Size
+from declarative.model.spec.values import Size
 from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind
 

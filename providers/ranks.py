@@ -6,7 +6,7 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from declarative.model.spec.amounts import show_mib
+from declarative.model.spec.values import show_mib
 from declarative.model.state import Record
 from declarative.model.status import (
     LIMIT_REACHED,

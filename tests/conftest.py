@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import settings
 
-from declarative.model.spec.reconcile import EVENT_TYPES
+from declarative.model.spec.project import EVENT_TYPES
 from declarative.store import events
 from declarative.store.sql import Connection
 from tests.support.cli import Project

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from declarative.model.blocks import Shape
 from declarative.model.resource import Offer
 from declarative.model.spec import Fleet, Task
-from declarative.model.spec.amounts import Count, Memory
-from declarative.model.spec.values import Gpu, Resources
+from declarative.model.spec.values import Count, Gpu, Memory, Resources
 from declarative.placement.problem import Ask, Choice, FleetRule, Node, PlacementOutcome, VolumeAt
 
 Kind = tuple[str, str, str, bool]

@@ -17,9 +17,8 @@ from benchmarks.placement.problem import READY, Problem
 from declarative.model.blocks import Shape
 from declarative.model.resource import Offer, RankMount, TaskWant
 from declarative.model.spec import Fleet, Name, SpotPolicy, Task
-from declarative.model.spec.amounts import Count
 from declarative.model.spec.fleet import NodeCount
-from declarative.model.spec.values import Blocks, Gpu, Placement, Resources
+from declarative.model.spec.values import Blocks, Count, Gpu, Placement, Resources
 from declarative.placement.problem import Ask, FleetRule, Node, VolumeAt
 
 DOMAINS = tuple((backend, region) for backend in ("aa", "bb") for region in ("east", "north", "west"))

@@ -25,9 +25,8 @@ from benchmarks.placement.traces import Machine, Pod
 from declarative.model.blocks import Shape
 from declarative.model.resource import TaskWant
 from declarative.model.spec import Fleet, Name, Task
-from declarative.model.spec.amounts import Count, Memory
 from declarative.model.spec.fleet import NodeCount
-from declarative.model.spec.values import Cpu, Gpu, Resources
+from declarative.model.spec.values import Count, Cpu, Gpu, Memory, Resources
 from declarative.placement.problem import Ask, FleetRule, Node, PlacementOutcome
 
 FLEET = "openb"

@@ -17,8 +17,7 @@ from benchmarks.worlds.world import World
 from declarative.model.blocks import Shape
 from declarative.model.resource import Desired, Offer, RankMount, TaskWant
 from declarative.model.spec import Fleet, SpotPolicy, Task
-from declarative.model.spec.amounts import Count, Memory
-from declarative.model.spec.values import Gpu, Resources
+from declarative.model.spec.values import Count, Gpu, Memory, Resources
 
 UNPRICED = 1_000.0
 """What a node of unknown price counts as, USD an hour: more than any other has."""

@@ -18,8 +18,8 @@ from declarative.model.inputs import NodeInputs, OfferInputs, ReservationInputs
 from declarative.model.record import struct
 from declarative.model.spec.values import Placement
 from declarative.model.state import Address, State
+from declarative.planner.fallbacks import SoldOut, offer_key
 from declarative.planner.plan import Action, Fallback, Op, Plan, Reason
-from declarative.planner.serves import SoldOut, offer_key
 from declarative.provider import QUOTAS, PermanentError, PermanentKind
 
 REFUSED = (PermanentKind.NO_CAPACITY, *QUOTAS)

@@ -21,8 +21,7 @@ from declarative.model.resource import INSTANCE_ID, Host, LeftOut, Offer
 from declarative.model.state import Address, Record, State, machine_name, natural
 from declarative.model.status import NodeState, Readiness, Risk
 from declarative.planner.health import HOST_HINT
-from declarative.planner.hosts import LOOKED_AT, declared_shape, offer_of_host
-from declarative.planner.refused_hosts import in_short
+from declarative.planner.hosts import LOOKED_AT, declared_shape, in_short, offer_of_host
 from declarative.provider import ProviderError, StaleError, Thing
 from declarative.provider.optional import Existing, Look, Visit
 from declarative.retry import Policy, call

@@ -19,7 +19,7 @@ from declarative.model.inputs import (
     knows_siblings,
 )
 from declarative.model.spec import Isolation
-from declarative.model.spec.amounts import Duration
+from declarative.model.spec.values import Duration
 from declarative.model.state import Address, Record, State, attempt_id, rank_name
 from declarative.planner.health import alone_seconds
 from declarative.planner.plan import Action, Op, Plan

@@ -199,8 +199,8 @@ def events_command(
     --deliver does what `fleetform reconcile` does by itself, and exits 1 if a delivery failed. A new webhook
     gets the events from then on.
     """
-    from declarative.model.schema.marks import BadValueError
-    from declarative.model.spec.reconcile import EventPattern
+    from declarative.model.schema import BadValueError
+    from declarative.model.spec.project import EventPattern
     from declarative.render.listings import event_json, events_text
     from declarative.render.output_json import to_line
 

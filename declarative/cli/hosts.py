@@ -109,8 +109,7 @@ def _offers(
     """
     from declarative.apply.parallel import ask_backends
     from declarative.model.state import State
-    from declarative.planner.hosts import declared_hosts
-    from declarative.planner.refused_hosts import changed_key
+    from declarative.planner.hosts import changed_key, declared_hosts
 
     hosts = [
         _as_trusted(host, taken)
@@ -201,7 +200,7 @@ def _write(
 ) -> None:
     """Put the keys into the files; `InvalidError`, with the lines to paste, where that cannot be done."""
     from declarative.language.formatter.host_keys import with_host_keys
-    from declarative.planner.refused_hosts import in_flow
+    from declarative.planner.hosts import in_flow
 
     files = dict(before)
     stuck: list[Diagnostic] = []

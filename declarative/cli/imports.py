@@ -264,7 +264,7 @@ def _text(file: Path) -> str:
 
 def _facts(look: Look) -> str:
     """`64 CPUs, 512 GB, 8 A100`, or why a host is no node yet."""
-    from declarative.model.spec.amounts import show_mib
+    from declarative.model.spec.values import show_mib
     from declarative.model.status import NodeState
 
     shape = look.shape

@@ -29,8 +29,7 @@ class Amount(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from declarative.model.schema import BadValueError
-        from declarative.model.spec.amounts import Memory
-        from declarative.model.spec.values import Cpu, Disk, Gpu
+        from declarative.model.spec.values import Cpu, Disk, Gpu, Memory
 
         kinds: dict[str, Any] = {"cpu": Cpu, "memory": Memory, "disk": Disk, "gpu": Gpu}
         try:

@@ -42,7 +42,7 @@ class Seconds(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         from declarative.model.schema import BadValueError
-        from declarative.model.spec.amounts import Duration
+        from declarative.model.spec.values import Duration
 
         if re.fullmatch(r"\d{1,9}(\.\d+)?", str(value)):
             return float(value)

@@ -248,7 +248,7 @@ def save(
     """Put a plan with all that `apply` needs into a file of mode 0600, in one step; then its signature beside
     it, if there is a `key`.
     """
-    from declarative.planner.facts import facts_used
+    from declarative.planner.saved_plan import facts_used
     from declarative.render.output_json import iso
 
     desired = source.desired

@@ -60,10 +60,9 @@ def gather(session: ProjectSession, *, offline: bool, refresh: bool = False) -> 
     from declarative.model.diagnostic import in_order, located
     from declarative.model.resource import Desired
     from declarative.planner.health import host_health, node_health, warning_health
-    from declarative.planner.hosts import hosts_of
+    from declarative.planner.hosts import contact_notes, hosts_of
     from declarative.planner.inventory import observed_state, shown_drift
     from declarative.planner.offers import GpuNode, lacking_gpus, may_rehearse, rehearsals
-    from declarative.planner.refused_hosts import contact_notes
     from declarative.planner.volumes import gone_volume
     from declarative.render.status_view import host_view, status_view, with_waits
 

@@ -33,12 +33,12 @@ from declarative.model.inputs import RankInputs
 from declarative.model.resource import Desired
 from declarative.model.state import Address, State
 from declarative.planner.approval import approval_of, as_approved, differences
-from declarative.planner.facts import stopped_by_now
 from declarative.planner.hosts import hosts_of
 from declarative.planner.inventory import Inventory, observed_state
 from declarative.planner.make import make_refresh_plan
 from declarative.planner.offers import may_rehearse
 from declarative.planner.plan import Plan, adopted_id
+from declarative.planner.saved_plan import stopped_by_now
 from declarative.store import StateError, Store, Writer
 from declarative.store.backup import keep_before
 from declarative.store.rename import Declared, RenameMap, as_declared

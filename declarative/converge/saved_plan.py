@@ -26,11 +26,16 @@ from declarative.model.spec import Project
 from declarative.model.spec.project import Moved, Moves
 from declarative.model.spec.text import Name
 from declarative.model.state import State
-from declarative.planner.facts import changed_facts, facts_now, record_difference, stopped_by_now
 from declarative.planner.hosts import hosts_of_plan
 from declarative.planner.inventory import observed_state
 from declarative.planner.plan import Plan
-from declarative.planner.saved_plan import SavedPlan
+from declarative.planner.saved_plan import (
+    SavedPlan,
+    changed_facts,
+    facts_now,
+    record_difference,
+    stopped_by_now,
+)
 from declarative.store import Writer
 from declarative.store.rename import Declared, as_declared
 

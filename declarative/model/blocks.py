@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from declarative.model.codec import ALWAYS
 from declarative.model.record import struct
-from declarative.model.spec.amounts import Count, Memory, show_mib
 from declarative.model.spec.gpu_models import MODELS, parts, spelling
+from declarative.model.spec.values import Count, Memory, show_mib
 
 if TYPE_CHECKING:
     from declarative.model.spec.values import Gpu, Resources

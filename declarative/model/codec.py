@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -35,7 +35,7 @@ class BadDataError(ValueError):
         self.path: list[str] = []
 
     def at(self, part: object) -> BadDataError:
-        """The same, seen from one level further out."""
+        """This error, with one more part in front of its path."""
         self.path.append(f"[{part}]" if isinstance(part, int) else f".{part}")
         return self
 
@@ -79,20 +79,22 @@ def _writer(cls: type) -> Callable[[Any], Any]:
         return lambda value: {str(key): to_data(item) for key, item in value.items()}
     if issubclass(cls, list | tuple):
         return lambda value: [to_data(item) for item in value]
-    return functools.partial(_written_fields, _defaults(cls))
+    missing = dataclasses.MISSING
+    defaults = [(f.name, missing if "always" in f.metadata else _default(f)) for f in _fields(cls)]
+
+    def written_fields(value: Any) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for name, default in defaults:
+            item = getattr(value, name)
+            if item is not default and item != default:
+                out[name] = item if item.__class__ in SCALARS else to_data(item)
+        return out
+
+    return written_fields
 
 
 def _as_it_is(value: Any) -> Any:
     return value
-
-
-def _written_fields(defaults: Iterable[tuple[str, Any]], value: Any) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, default in defaults:
-        item = getattr(value, name)
-        if item is not default and item != default:
-            out[name] = item if item.__class__ in SCALARS else to_data(item)
-    return out
 
 
 FIRST: Mapping[str, Any] = {"first": True}
@@ -105,12 +107,6 @@ def _fields(cls: Any) -> list[dataclasses.Field[Any]]:
     """The fields that a value is made of, in the order in which they are written; caches are left out."""
     fields = [f for f in dataclasses.fields(cls) if f.init]
     return sorted(fields, key=lambda f: "first" not in f.metadata)
-
-
-def _defaults(cls: type) -> tuple[tuple[str, Any], ...]:
-    return tuple(
-        (f.name, dataclasses.MISSING if "always" in f.metadata else _default(f)) for f in _fields(cls)
-    )
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -127,22 +123,18 @@ def reader(hint: Any) -> DataReader:
     if hint in _PLAIN:
         return _PLAIN[hint]
     if args := typing.get_args(hint):
-        return _generic_reader(typing.get_origin(hint), args)
+        origin = typing.get_origin(hint)
+        if origin is tuple:
+            return functools.partial(_items, reader(args[0]))
+        if origin is Mapping:
+            return functools.partial(_mapping, _number_key if args[0] is int else str, reader(args[1]))
+        inner = reader(next(a for a in args if a is not types.NoneType))
+        return lambda data: None if data is None else inner(data)
     if hasattr(hint, "from_data"):
         return functools.partial(_from_text, hint)
     if issubclass(hint, Enum):
         return functools.partial(_member, hint)
     return _whole_of(hint)
-
-
-def _generic_reader(origin: Any, args: tuple[Any, ...]) -> DataReader:
-    """The same of `X | None`, `tuple[X, ...]` and `Mapping[K, X]`."""
-    if origin is tuple:
-        return functools.partial(_items, reader(args[0]))
-    if origin is Mapping:
-        return functools.partial(_mapping, _number_key if args[0] is int else str, reader(args[1]))
-    inner = reader(next(a for a in args if a is not types.NoneType))
-    return lambda data: None if data is None else inner(data)
 
 
 def _anything(levels: int, data: Any) -> Any:
@@ -266,7 +258,10 @@ def _whole_of(cls: Any) -> DataReader:
                 raise BadDataError("there").at(name)
         for name in dependent.keys() & values.keys():
             if values[name] is not None:
-                values[name] = _part(name, functools.partial(dependent[name], values), values[name])
+                try:
+                    values[name] = dependent[name](values, values[name])
+                except BadDataError as bad:
+                    raise bad.at(name) from None
         return cls(**values)
 
     return read
@@ -274,10 +269,3 @@ def _whole_of(cls: Any) -> DataReader:
 
 def _unknown(_data: Any) -> Any:
     raise BadDataError("known")
-
-
-def _part(name: str, read: DataReader, data: Any) -> Any:
-    try:
-        return read(data)
-    except BadDataError as bad:
-        raise bad.at(name) from None

@@ -105,7 +105,7 @@ def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
 
 
 def located(diagnostics: Iterable[Diagnostic], places: Mapping[str, Span]) -> list[Diagnostic]:
-    """The same, with the place of the declaration for diagnostics with an address and no place."""
+    """The diagnostics; those with an address and no place get the place of its declaration."""
     return [replace(d, span=places.get(d.address or "")) if d.span is None else d for d in diagnostics]
 
 
@@ -152,13 +152,13 @@ class Near:
         self._compared = 0
 
     def __call__(self, word: str, known: Collection[str], most: int = MAX_EDITS) -> str | None:
-        """See `suggest`."""
+        """The suggestion for a word; None once too many words were compared."""
         self._compared += len(known)
         usable = self._compared <= MAX_COMPARED and len(word) <= MAX_WORD
         return suggest(word, known, most) if usable else None
 
     def other_than_number(self, word: str, known: Collection[str]) -> str | None:
-        """The same for names of which one with another number (`gpu-3` beside `gpu-2`) is not mistyped."""
+        """The suggestion for a name; a name that differs only in its number (`gpu-3`, `gpu-2`) is none."""
         if self._compared > MAX_COMPARED:
             return None
         letters = re.sub(r"[0-9]", "", word)

@@ -16,9 +16,9 @@ from declarative.model.blocks import Shape
 from declarative.model.codec import ALWAYS, FIRST, Stored, reader, to_data
 from declarative.model.codec import BadDataError as BadDataError  # noqa: PLC0414  # for who calls `inputs_of`
 from declarative.model.record import struct
-from declarative.model.schema.marks import BadValueError
-from declarative.model.spec.amounts import Duration, Size
+from declarative.model.schema import BadValueError
 from declarative.model.spec.schedule import Retry
+from declarative.model.spec.values import Duration, Size
 
 if TYPE_CHECKING:
     from declarative.model.spec.task import Task
@@ -171,11 +171,14 @@ class RecordedFiles:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class RetrySeries:
-    """The series of retries that an attempt belongs to. Seconds since the epoch."""
+    """The series of retries that an attempt belongs to. Times are seconds since the epoch, by our clock."""
 
     count: int
+    """Which retry it is."""
     since: float
+    """Since when attempts fail."""
     at: float
+    """When this one was decided upon."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -370,7 +373,14 @@ def _read(kind: str, data: Mapping[str, Any]) -> Inputs:
             _notation(Size, data, "size")
             _notation(Duration, data, "auto_cleanup_duration")
         case RankInputs():
-            _check_task(inputs, data)
+            for name in _DURATIONS:
+                _notation(Duration, data, name)
+            if inputs.retry is not None:
+                _notation(Retry, data, "retry")
+            if "commands" not in data and inputs.image is None:
+                raise BadDataError("there").at("commands")
+            if inputs.rank >= inputs.nodes:
+                raise BadDataError("below `nodes`").at("rank")
         case AttachmentInputs():
             pass
     return inputs
@@ -392,17 +402,6 @@ def zone_asked(inputs: Inputs | Mapping[str, Any]) -> str | None:
     if isinstance(inputs, Mapping):  # as it is stored
         return cast("str | None", inputs.get("zone"))
     return inputs.zone if isinstance(inputs, NodeInputs | VolumeInputs) else None
-
-
-def _check_task(inputs: RankInputs, data: Mapping[str, Any]) -> None:
-    for name in _DURATIONS:
-        _notation(Duration, data, name)
-    if inputs.retry is not None:
-        _notation(Retry, data, "retry")
-    if "commands" not in data and inputs.image is None:
-        raise BadDataError("there").at("commands")
-    if inputs.rank >= inputs.nodes:
-        raise BadDataError("below `nodes`").at("rank")
 
 
 def known(cls: type[T], data: Mapping[str, Any]) -> T:

@@ -88,5 +88,5 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, st
 
 
 def changes_text(path_changes: Mapping[str, str], most: int = 5) -> str:
-    """Those changes in a line: `data/x.csv added, train.py changed and 3 more`."""
+    """The changes in one line: `data/x.csv added, train.py changed and 3 more`."""
     return and_more((f"{path} {what}" for path, what in path_changes.items()), most)

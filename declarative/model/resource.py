@@ -13,17 +13,16 @@ from typing import Any, cast
 
 from declarative.model.blocks import Shape, gpu_order, split
 from declarative.model.diagnostic import Span, suggest
-from declarative.model.inputs import NodeInputs, OfferInputs, RankInputs, VolumeInputs, known
+from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, RankInputs, VolumeInputs, known
 from declarative.model.manifest import Manifest
 from declarative.model.record import struct
-from declarative.model.schema.decode import encode
-from declarative.model.spec.amounts import Count, Duration, Memory, show_mib
+from declarative.model.schema import encode
 from declarative.model.spec.backend import ANYWHERE, FILTER, Backend, ImageFilter
 from declarative.model.spec.fleet import USUAL_IDLE, Fleet
 from declarative.model.spec.mounts import Volume
 from declarative.model.spec.project import Project
 from declarative.model.spec.task import Task
-from declarative.model.spec.values import Blocks, Gpu, Resources
+from declarative.model.spec.values import Blocks, Count, Duration, Gpu, Memory, Resources, show_mib
 from declarative.model.status import HostRefusal
 
 LOCAL = "local"
@@ -127,11 +126,11 @@ class Offer:
     can: frozenset[str] | None = None
     """What its host supports, as in `Readiness.can`."""
     bids: bool = False
-    """It ends before it costs more than the fleet's `max_price`: no price has to be known to keep that."""
+    """Its node ends before it costs more than the fleet's `max_price`, so no price has to be known."""
     priced_on: str | None = None
     """The day that its price is of, `2025-03-02`, where that is known."""
     address: str | None = None
-    """Of a host: the address by which other hosts would reach it, as it was found."""
+    """The observed address by which other hosts would reach a host."""
     on_demand: float | None = None
     """The price of the same on demand: spot offers without a price are ordered by it."""
 
@@ -228,12 +227,13 @@ class Desired:
     skipped: Mapping[str, Span] = field(default_factory=dict)
     """Addresses in documents that were left alone: their records are not deleted because of that."""
 
-    def guard(self, *addresses: str) -> str | None:
-        """The entry of `limits.protected` that names one of these."""
+    def guard(self, address: str, inputs: Inputs) -> str | None:
+        """The entry of `limits.protected` that names a node or its fleet, or a volume or all of its count."""
+        family = f"fleet/{inputs.fleet}" if isinstance(inputs, NodeInputs) else address.rpartition("-")[0]
         patterns = self.project.limits.protected
-        if not any(_any_of(patterns).match(address) for address in addresses):
+        if not any(_any_of(patterns).match(name) for name in (address, family)):
             return None
-        return next((p for p in patterns if any(fnmatchcase(a, p) for a in addresses)), None)
+        return next((p for p in patterns if fnmatchcase(address, p) or fnmatchcase(family, p)), None)
 
     def wrongly_moved(self, address: str) -> str | None:
         """The hint if `moved` renames something to this undeclared address; None if it does not."""
@@ -251,9 +251,8 @@ class Desired:
         return self.is_guarded(address, inputs) or self.protected.get(owner, inputs.prevent_destroy)
 
     def is_guarded(self, address: str, inputs: NodeInputs | VolumeInputs) -> bool:
-        """Whether `limits.protected` names a node or its fleet, or a volume or all of its count."""
-        family = f"fleet/{inputs.fleet}" if isinstance(inputs, NodeInputs) else address.rpartition("-")[0]
-        return self.guard(address, family) is not None
+        """Whether `limits.protected` names it, as `guard` says."""
+        return self.guard(address, inputs) is not None
 
 
 @lru_cache(maxsize=4)
@@ -455,6 +454,20 @@ def _of_offer(fleet: Fleet, offer: Offer, backend: Backend | None) -> dict[str, 
         "resources": offer.shape,
         "settings": {} if adopted else settings_of(backend, offer.region, offer.zone),
     }
+
+
+def offer_of(node: NodeInputs) -> Offer:
+    """A recorded node as the offer that it was."""
+    return Offer(
+        backend=node.backend,
+        region=node.region,
+        zone=node.effective_zone,
+        instance_type=node.instance_type,
+        shape=node.resources,
+        price=node.price,
+        spot=node.spot,
+        bids=node.max_price is not None,
+    )
 
 
 def fleet_marks(fleet: Fleet) -> dict[str, Any]:

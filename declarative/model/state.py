@@ -84,7 +84,7 @@ class NamesWhenMade:
     address: Address
     token: str
     inputs: Mapping[str, str]
-    """Those inputs that are names."""
+    """The inputs that are names."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,9 @@ class Record:
 
     @property
     def machine(self) -> str | None:
-        """The `machine_name` of the node that a rank was started on."""
+        """The `machine_name` of the node that a rank was started on. The node of that name may be another one
+        by the time that the rank's end is known.
+        """
         return self._text(MACHINE)
 
     @property
@@ -171,7 +173,9 @@ class Record:
 
     @property
     def names_when_made(self) -> NamesWhenMade | None:
-        """The names with which a thing was made that `state mv` renamed since."""
+        """The names with which a thing was made that `state mv` renamed since: the real thing still carries
+        them.
+        """
         names = self.outputs.get(MADE_AS)
         if not names:
             return None
@@ -180,7 +184,7 @@ class Record:
 
     @property
     def gone_since(self) -> float | None:
-        """Since when a volume is known to be gone, seconds since the epoch by our clock."""
+        """Since when a volume is known to be gone; None for one that is there."""
         return cast("float | None", self.outputs.get(GONE_SINCE))
 
     @property
@@ -328,66 +332,30 @@ def token(lineage: str, address: Address, generation: int, zone: str | None) -> 
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+# Keys among the inputs of a rank that runs again: see the fields of `RankInputs`.
 SCHEDULED = "scheduled"
 RETRIES = "retries"
-"""Among the inputs of a rank that runs again by its task's `retry`: which retry it is (`count`), since when
-attempts fail (`since`), and when this one was decided upon (`at`). Seconds since the epoch, by our clock."""
-
 FAILED_ON = "failed_on"
-"""Among the inputs of a rank that runs again: on which machines earlier attempts failed."""
 
+# Keys among the outputs of records, beside what backends returned. `Record` has a property, or a function
+# below says, what each of them means; times are seconds since the epoch, by our clock.
 NOTICED = "noticed_at"
-"""Among the outputs of a rank that failed or was lost: when that was first recorded, by our clock."""
-
 ATTEMPT = "attempt"
-"""Among the outputs of a rank: the id of its attempt on its host."""
+STARTED = "started_at"
+MACHINE = "machine"
+ALONE = "alone_seconds"
+STOPPED = "stopped"
+GONE_SINCE = "gone_since"
+COUNTED_SINCE = "cleanup_since"
+MADE_AS = "made_as"
+SILENT = "silent_since"
+SILENT_LIMIT = "silent_limit"
+GIVEN_UP = "given_up"
+DRAINED = "drained"
 
 ENDED_ATTEMPT = "attempt"
 """Among what the journal keeps of a rank that was deleted: the `id` of its attempt, and the `node` and
 `machine` where its output is."""
-
-STARTED = "started_at"
-"""Among the outputs of a rank: when its start was asked for, seconds since the epoch by our clock."""
-
-MACHINE = "machine"
-"""Among the outputs of a rank: the `machine_name` of the node that it was started on. The node of that name
-may be another one by the time that the rank's end is known."""
-
-ALONE = "alone_seconds"
-"""Among the outputs of a rank on an existing host: after how many seconds without a line it ends itself, as
-its host was told last; 0 for never."""
-
-STOPPED = "stopped"
-"""Among the outputs of a rank whose task the user stopped: no `retry` and no `schedule` starts it again."""
-
-GONE_SINCE = "gone_since"
-"""Among the outputs of a volume that is gone: since when that is known, seconds since the epoch by our clock;
-None or nothing for one that is there."""
-
-COUNTED_SINCE = "cleanup_since"
-"""Among the outputs of a volume or node: when its present `auto_cleanup_duration` or `idle_duration` was
-recorded, seconds since the epoch by our clock. Nothing for one that was made with it."""
-
-MADE_AS = "made_as"
-"""Among the outputs of what `state mv` renamed: the `address`, the `token` and those `inputs` that are names,
-as they were when it was made. The real thing still carries them."""
-
-
-SILENT = "silent_since"
-"""Among the outputs of a node: since when it does not answer, seconds since the epoch by our clock; None or
-nothing for one that does."""
-
-SILENT_LIMIT = "silent_limit"
-"""Among the outputs of a node that does not answer: the `seconds` of its `unreachable_duration` (None for
-never) as they were last applied, and `since` when they count, by our clock."""
-
-GIVEN_UP = "given_up"
-"""Among the outputs of a host's node: the ids of attempts that count as lost since it did not answer. Each is
-there until the host was asked about it once more, and is stopped then if it runs."""
-
-DRAINED = "drained"
-"""Among the outputs of a node that was drained: `since` and `reason` of its `Drain`."""
-
 
 TAGS = "tags"
 """The key in `provider.Thing.actual` for what is left of the tags that a thing was made with, including those
@@ -422,12 +390,14 @@ def drain_of(record: Record) -> Drain | None:
 
 
 def unused_since(record: Record, since: float) -> float:
-    """From when the time counts after which a volume or node is deleted that nothing uses `since` then."""
+    """From when the time counts after which a volume or node is deleted that nothing uses `since` then: not
+    before its present `auto_cleanup_duration` or `idle_duration` was recorded, if it was not made with it.
+    """
     return max(since, float(record.outputs.get(COUNTED_SINCE) or 0.0))
 
 
 def is_stopped(ranks: Iterable[Record]) -> bool:
-    """Whether the user stopped the task of these ranks."""
+    """Whether the user stopped the task of these ranks: no `retry` and no `schedule` starts it again."""
     return any(r.outputs.get(STOPPED) for r in ranks)
 
 
@@ -437,13 +407,15 @@ def never_ran(rank: Record) -> bool:
 
 
 def silent_since(record: Record) -> float | None:
-    """When a node stopped answering, as recorded."""
+    """When a node stopped answering, as recorded; None for one that answers."""
     since = record.outputs.get(SILENT)
     return float(since) if since is not None else None
 
 
 def given_up(record: Record) -> tuple[str, ...]:
-    """The attempts on a host that count as lost, and may run there all the same."""
+    """The attempts on a host that count as lost since it did not answer, and may run there all the same. Each
+    is there until the host was asked about it once more, and is stopped then if it runs.
+    """
     return tuple(map(str, record.outputs.get(GIVEN_UP) or ()))
 
 

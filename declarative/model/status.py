@@ -117,11 +117,11 @@ class HostRefusal:
     key: str = ""
     """The key that it offers, as `ssh-ed25519 AAAA…`; empty if its key counts, and it does not let us in."""
     known: tuple[str, ...] = ()
-    """Those that count instead, in the same form."""
+    """The keys that count instead, in the same form."""
     file: str | None = None
     """The file whose keys count; None if the declared ones do."""
     on_the_way: bool = False
-    """It is one on the way to the host. Both may have the same address."""
+    """The host on the way refused, not the host itself. Both may have the same address."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -140,9 +140,9 @@ class Readiness:
     down: bool = False
     """Its backend itself reports that it does not run as it should, so our line is not why it is silent."""
     risk: Risk | None = field(default=None, compare=False)
-    """It is not recorded."""
+    """What it may lose. Not recorded."""
     refusal: HostRefusal | None = field(default=None, compare=False)
-    """Neither is this."""
+    """Why its host is not used, though it answers. Not recorded."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)

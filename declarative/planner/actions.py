@@ -136,22 +136,23 @@ class ActionGraph:
     def join(self) -> tuple[Action, ...]:
         """All actions with their direct needs, in order: deletions first, then by kind and name."""
         self._pass_on()
-        keys = sorted(self.actions, key=self._place)
+
+        def place(key: str) -> tuple[object, ...]:
+            action = self.actions[key]
+            kind, deletion = _RANKS[action.address.kind], action.op is Op.DELETE
+            return (not deletion, -kind if deletion else kind, natural(action.address.name), key)
+
+        keys = sorted(self.actions, key=place)
         for key in keys:
             action = self.actions[key]
-            needed = self._needs(key, action)
+            needed = {other for other in self.extra.get(key, ()) if other in self.actions}
+            if action.op is not Op.DELETE:
+                needed.update([self._made[address] for address in action.holds if address in self._made])
+            if action.op is Op.CREATE and action.address in self._gone:
+                needed.add(self._gone[action.address])
             if needed:  # nobody else has the action yet, and a copy of each would take long
                 set_field(action, "needs", tuple(sorted(needed)))
-        return _ordered([self.actions[key] for key in keys], keys)
-
-    def _needs(self, key: str, action: Action) -> set[str]:
-        needs = {other for other in self.extra.get(key, ()) if other in self.actions}
-        if action.op is Op.DELETE:
-            return needs
-        needs.update([self._made[address] for address in action.holds if address in self._made])
-        if action.op is Op.CREATE and action.address in self._gone:
-            needs.add(self._gone[action.address])
-        return needs
+        return _ordered([self.actions[key] for key in keys])
 
     def _pass_on(self) -> None:
         """A delete waits for everything recorded as needing it; a create waits for what it takes over."""
@@ -170,16 +171,10 @@ class ActionGraph:
             for key in _places(action.typed):
                 self.extra[action.id].update(freed.get(key, ()))
 
-    def _place(self, key: str) -> tuple[object, ...]:
-        """The order among actions that could run: deletions first, then by kind and name."""
-        action = self.actions[key]
-        kind, deletion = _RANKS[action.address.kind], action.op is Op.DELETE
-        return (not deletion, -kind if deletion else kind, natural(action.address.name), key)
 
-
-def _ordered(actions: Sequence[Action], keys: Sequence[str]) -> tuple[Action, ...]:
-    """The actions in topological order, always the first that could run; `keys` are their ids."""
-    places = {key: place for place, key in enumerate(keys)}
+def _ordered(actions: Sequence[Action]) -> tuple[Action, ...]:
+    """The actions in topological order, always the first that could run."""
+    places = {action.id: place for place, action in enumerate(actions)}
     waiting = [len(action.needs) for action in actions]
     follow: list[list[int]] = [[] for _ in actions]
     for place, action in enumerate(actions):
@@ -195,7 +190,7 @@ def _ordered(actions: Sequence[Action], keys: Sequence[str]) -> tuple[Action, ..
             if waiting[later] == 0:
                 heapq.heappush(ready, later)
     if len(out) != len(actions):
-        raise AssertionError(f"a cycle among {[keys[i] for i, count in enumerate(waiting) if count]}")
+        raise AssertionError(f"a cycle among {[actions[i].id for i, count in enumerate(waiting) if count]}")
     return tuple(out)
 
 
@@ -285,7 +280,7 @@ def _node_actions(graph: ActionGraph, fleets: Fleets) -> None:
 
 
 def _launch_actions(graph: ActionGraph, fleets: Fleets, outcome: PlacementOutcome, recorded: State) -> None:
-    remade = {f.node.name: f for f in fleets.decisions.values() if f.again}
+    remade = {f.node.name: f for f in fleets.decisions.values() if f.remade}
     for node in outcome.launches:
         assert node.offer is not None
         address, old = Address("node", node.name), remade.get(node.name)
@@ -415,21 +410,15 @@ def _in_place(
             in_place = (*in_place, "unreachable_duration")
     if not in_place or restart:
         return
-    ends = _is_over(graph.state, decision, record, after, now)
-    graph.update(record, after, Reason.CHANGED, in_place, holds=tuple(sorted(record.needs)), ends=ends)
-
-
-def _is_over(state: State, decision: TaskDecision, record: Record, after: RankInputs, now: float) -> bool:
-    """Whether a limit that changes in place is over already: a running rank is stopped at once, or a failed
-    task that would run again is given up.
-    """
-    before, status = record.rank, state.ranks.get(record.address.name)
+    # Whether a limit that changes in place is over already: a running rank is stopped at once, or a failed
+    # task that would run again is given up.
+    status, have = graph.state.ranks.get(record.address.name), decision.have.values()
+    ends = before.max_duration != after.max_duration and is_used_up(status, after, now)
     if before.retry != after.retry:
         spec = replace(decision.want.spec, retry=Retry.parse(before.retry or False))
-        have = decision.have.values()
-        if due_retry(replace(decision.want, spec=spec), have, state, now):
-            return due_retry(decision.want, have, state, now) is None
-    return before.max_duration != after.max_duration and is_used_up(status, after, now)
+        if due_retry(replace(decision.want, spec=spec), have, graph.state, now):
+            ends = due_retry(decision.want, have, graph.state, now) is None
+    graph.update(record, after, Reason.CHANGED, in_place, holds=tuple(sorted(record.needs)), ends=ends)
 
 
 def is_used_up(status: RankStatus | None, inputs: RankInputs, now: float) -> bool:
@@ -462,41 +451,31 @@ def _starts(
     rank runs before all have their places, and the edges grow with the number of ranks, not its square.
     """
     keys = {rank: f"create:rank/{rank_name(decision.name, rank)}" for rank in sorted(places)}
-    gate = _gate(graph, keys, decision.want.spec.startup_order)
-    for rank in keys:
-        volumes, node = places[rank]
-        holds = _start(graph, decision, rank, volumes, nodes.get(node))
-        graph.after(gate, (f"create:{address}" for address in holds))
-        # Ranks get the addresses of nodes, which change if a host is reached in another way.
-        graph.after(gate, (f"update:node/{node}",))
-    # A rank of the old gang may hold what a rank of the new one gets: the whole old gang ends first.
-    graph.after(gate, (f"delete:rank/{rank_name(decision.name, r)}" for r in replaced))
-
-
-def _gate(graph: ActionGraph, keys: Mapping[int, str], order: StartupOrder) -> str:
-    """The id of the start action that all others wait for."""
     workers = [key for rank, key in keys.items() if rank != 0]
-    workers_first = order is StartupOrder.WORKERS_FIRST and len(keys) > 1
+    workers_first = decision.want.spec.startup_order is StartupOrder.WORKERS_FIRST and len(keys) > 1
     gate = workers[0] if workers_first else next(iter(keys.values()))
     for key in keys.values():
         if key != gate:
             graph.after(key, (gate,))
     if workers_first and 0 in keys:
         graph.after(keys[0], workers)
-    return gate
-
-
-def _start(
-    graph: ActionGraph, decision: TaskDecision, rank: int, volumes: Mapping[str, str], node: Node | None
-) -> tuple[Address, ...]:
-    """Start one rank; the addresses that it holds."""
-    name = rank_name(decision.name, rank)
-    attachments = [Address("attachment", f"{name}.{v}") for v in sorted(volumes.values())]
-    holds = (Address("reservation", name), *attachments)
-    backend, after = node.backend if node else None, decision.rank_inputs(rank)
-    address = Address("rank", name)
-    graph.create(address, after, decision.reason, decision.because, holds=holds, backend=backend)
-    return holds
+    for rank in keys:
+        name, (volumes, node_name) = rank_name(decision.name, rank), places[rank]
+        attachments = [Address("attachment", f"{name}.{v}") for v in sorted(volumes.values())]
+        holds = (Address("reservation", name), *attachments)
+        graph.create(
+            Address("rank", name),
+            decision.rank_inputs(rank),
+            decision.reason,
+            decision.because,
+            holds=holds,
+            backend=nodes[node_name].backend if node_name in nodes else None,
+        )
+        graph.after(gate, (f"create:{address}" for address in holds))
+        # Ranks get the addresses of nodes, which change if a host is reached in another way.
+        graph.after(gate, (f"update:node/{node_name}",))
+    # A rank of the old gang may hold what a rank of the new one gets: the whole old gang ends first.
+    graph.after(gate, (f"delete:rank/{rank_name(decision.name, r)}" for r in replaced))
 
 
 def _reserve(graph: ActionGraph, choice: Choice, decision: TaskDecision, site: Node) -> None:
@@ -566,8 +545,13 @@ def _released(graph: ActionGraph, decisions: Decisions, removed: Reason) -> None
                 continue
             if decision is None:
                 asleep = f"task/{record.task}" in decisions.fleets.desired.asleep
-                running = kind == "rank" and not graph.state.has_ended(record.address.name)
-                ends = asleep and running and _is_early(record.rank, decisions.fleets.now)
+                ends = False
+                if asleep and kind == "rank" and not graph.state.has_ended(record.address.name):
+                    # A schedule as it was at the start stops what it started: that is no surprise. One that
+                    # was added, or whose hours changed, ends work that goes on.
+                    scheduled, until = record.rank.scheduled, record.rank.scheduled_until
+                    ends = scheduled is None or until == 0
+                    ends = ends or (until is not None and decisions.fleets.now < until)
                 graph.delete(record, Reason.SCHEDULE if asleep else removed, ends=ends)
             elif decision.course is Course.RUN and kind != "rank":
                 start = graph.actions.get(f"create:rank/{rank_holding(record)}")
@@ -577,12 +561,3 @@ def _released(graph: ActionGraph, decisions: Decisions, removed: Reason) -> None
                 graph.delete(record, reason, decision.because)
             elif (rank := rank_holding(record)) and decision.leaves(rank):
                 graph.delete(record, Reason.SURPLUS, ("nodes",))
-
-
-def _is_early(rank: RankInputs, now: float) -> bool:
-    """Whether a schedule that was added, or whose hours changed, stops a rank. A schedule as it was at the
-    start stops what it started: that is no surprise.
-    """
-    if rank.scheduled is None or rank.scheduled_until is None:
-        return rank.scheduled is None
-    return rank.scheduled_until == 0 or now < rank.scheduled_until

@@ -107,23 +107,17 @@ def decide(request: PlanRequest) -> Decisions:
     while True:
         kept_running = frozenset().union(*(before.stuck for before in rounds))
         decisions, placed = _judge(request, kept_running, kept_nodes)
-        refused = {r.task: r for r in decisions.outcome.refusals}
-        more = {
-            n: r
-            for n, r in refused.items()
-            if n not in kept_running and _goes_on(request.state, decisions.tasks[n])
-        }
+        refusals = {r.task: r for r in decisions.outcome.refusals if r.task not in kept_running}
+        more = {n: r for n, r in refusals.items() if _goes_on(request.state, decisions.tasks[n])}
         idle = _given_up(request.state, decisions.fleets, more) - kept_nodes
         if idle:
             kept_nodes |= idle
-            continue
-        if not more:
-            return (
-                replace(decisions, outcome=_with_stuck(request, decisions.outcome, rounds))
-                if rounds
-                else decisions
-            )
-        rounds.append(DecisionRound(placed, decisions.outcome, more))
+        elif more:
+            rounds.append(DecisionRound(placed, decisions.outcome, more))
+        elif rounds:
+            return replace(decisions, outcome=_with_stuck(request, decisions.outcome, rounds))
+        else:
+            return decisions
 
 
 def _given_up(state: State, fleets: Fleets, tasks: Container[str]) -> frozenset[str]:
@@ -178,7 +172,8 @@ def _judge(
     decisions = task_decisions.decide_tasks(desired, state, request.requested, request.now)
     for name in kept_running:
         decisions[name].course = Course.KEPT
-    pinned = _held(state, kept_running)
+    holders = (r for r in (*state.of("reservation"), *state.of("attachment")) if r.task in kept_running)
+    pinned = frozenset(address for record in holders for address in record.needs)
     volumes, errors = volume_decisions.decide_volumes(
         desired, state, request.inventory, destroy=request.destroy, pinned=pinned, requested=request.requested
     )
@@ -192,10 +187,16 @@ def _judge(
         if f.course is Course.RUN or (f.course is Course.RESIZED and f.missing)
         if f.name not in barred
     ]
-    catalog, placed = _placed(request, runs, fleets, _volumes(state, volumes, freed))
+    attachments = (r.attachment for r in state.of("attachment"))
+    users = {a.volume: f"rank/{a.rank}" for a in attachments if a.rank not in freed}
+    volumes_at = {v.name: v.at(users.get(v.name)) for v in volumes.values() if v.after is not None}
+    catalog, placed = _placed(request, runs, fleets, volumes_at)
     # A larger fleet may be what they wait for, and then they take what is shared.
     outcome = placed.outcome(request.explained_task, shared=not kept_running)
-    waiting = _may_queue(request, decisions, outcome)
+    # Refused tasks that may wait in a queue. A running task goes on instead.
+    refused = (decisions[r.task] for r in outcome.refusals if r.code == "no-capacity")
+    may_queue = (f for f in refused if f.want.spec.queue and not _goes_on(state, f))
+    waiting = {f.name: _ask(request, f, ()) for f in may_queue}
     outcome, queued = _behind_others(waiting, catalog, outcome, request.inventory)
     outcome = until_scheduled(outcome, desired, request.inventory, request.now)
     outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
@@ -203,10 +204,9 @@ def _judge(
     volumes = with_cleanup(
         desired, state, volumes, outcome, freed=freed, now=request.now, waiting_tasks=request.without_tasks
     )
-    outcome_decisions = Decisions(
+    return Decisions(
         fleets=fleets, volumes=volumes, tasks=decisions, outcome=outcome, errors=tuple(errors), queued=queued
-    )
-    return outcome_decisions, placed
+    ), placed
 
 
 def _with_cascades(
@@ -217,6 +217,11 @@ def _with_cascades(
     kept_nodes: frozenset[str],
 ) -> tuple[Fleets, frozenset[str]]:
     """The fleets, and the ranks whose blocks are freed, once no replacement makes more tasks run anew."""
+    going_volumes = {
+        Address("volume", v.name)
+        for v in volumes.values()
+        if v.replaced or (v.after is None and not v.kept_back)
+    }
     more = _freed(request.state, decisions)
     while True:
         freed = more
@@ -236,7 +241,8 @@ def _with_cascades(
                 is_adopted = record.node.instance_id is not None
                 spares = not is_adopted and request.desired.protects(str(record.address), record.node)
                 decision.goes, decision.put_off = None if spares else Reason.DESTROY, None
-        task_decisions.cascade(decisions, request.state, _replaced(fleets, volumes))
+        nodes = {f.record.address for f in fleets.decisions.values() if f.goes}
+        task_decisions.cascade(decisions, request.state, frozenset(nodes | going_volumes))
         more = _freed(request.state, decisions)
         if more == freed:
             return fleets, freed
@@ -309,16 +315,6 @@ def _beside(state: State, nodes: Sequence[Node], runs: Sequence[TaskDecision]) -
     return [replace(n, beside=frozenset(there[n.name])) if n.name in there else n for n in nodes]
 
 
-def _may_queue(
-    request: PlanRequest, decisions: Mapping[str, TaskDecision], outcome: PlacementOutcome
-) -> dict[str, Ask]:
-    """The refused tasks that may wait in a queue. A running task goes on instead."""
-    refused = (decisions[r.task] for r in outcome.refusals if r.code == "no-capacity")
-    return {
-        f.name: _ask(request, f, ()) for f in refused if f.want.spec.queue and not _goes_on(request.state, f)
-    }
-
-
 def _ask(request: PlanRequest, decision: TaskDecision, avoiding: Collection[str]) -> Ask:
     """What a task asks for. If it avoids more nodes than it has ranks, more likely the task itself is at
     fault: then nothing is launched to avoid nodes.
@@ -343,7 +339,12 @@ def _twice(state: State, decisions: Mapping[str, TaskDecision]) -> dict[str, Ref
     """Tasks that might run twice at once if they were started. A rank of theirs runs without a record, as
     after a restore; or its start was cut short, and its node has not answered since. Then it keeps its place.
     """
-    strays = _strays(state)
+    strays = {
+        holder.removesuffix(ORPHAN).removeprefix("rank/"): node
+        for node, holders in sorted(state.strays.items())
+        for holder in holders.values()
+        if holder.endswith(ORPHAN)
+    }
     unknown = _unknown_starts(state)
     out: dict[str, Refusal] = {}
     for name, decision in decisions.items():
@@ -359,16 +360,6 @@ def _twice(state: State, decisions: Mapping[str, TaskDecision]) -> dict[str, Ref
     return out
 
 
-def _strays(state: State) -> dict[str, str]:
-    """Ranks that run and are not recorded, with their nodes."""
-    return {
-        holder.removesuffix(ORPHAN).removeprefix("rank/"): node
-        for node, holders in sorted(state.strays.items())
-        for holder in holders.values()
-        if holder.endswith(ORPHAN)
-    }
-
-
 def _unknown_starts(state: State) -> dict[str, str]:
     """Ranks that may have been started on nodes that do not answer, with these nodes."""
     out = {}
@@ -376,18 +367,15 @@ def _unknown_starts(state: State) -> dict[str, str]:
         rank = intent.address
         if rank.kind != "rank" or intent.op != "create" or rank in state.records:
             continue
-        place = state.get("reservation", rank.name)
-        if place is not None and _is_out_of_reach(state, place.reservation.node):
-            out[rank.name] = place.reservation.node
+        node = state.node_of_rank(rank.name)
+        if node is None:
+            continue
+        name = node.address.name
+        readiness, silence = state.readiness.get(name), state.silent.get(name)
+        answers = readiness is not None and readiness.state in ANSWERS
+        if not answers and not (silence is not None and silence.given_up):
+            out[rank.name] = name
     return out
-
-
-def _is_out_of_reach(state: State, node: str) -> bool:
-    """Whether a node does not answer, and was not given up."""
-    readiness, silence = state.readiness.get(node), state.silent.get(node)
-    answers = readiness is not None and readiness.state in ANSWERS
-    given_up = silence is not None and silence.given_up
-    return state.get("node", node) is not None and not answers and not given_up
 
 
 def _refused(
@@ -395,12 +383,13 @@ def _refused(
 ) -> Refusal:
     """`nodes_of_ranks` is rank → the node on which it runs, or may run."""
     first, node = next(iter(nodes_of_ranks.items()))
-    rank = f"rank/{rank_name(task, first)}"
-    if rank_name(task, first) in strays:
+    name = rank_name(task, first)
+    rank = f"rank/{name}"
+    if name in strays:
         code = "runs-already"
         what = f"{rank} runs on node/{node} and is not recorded"
         adopt = f"`fleetform state adopt {rank}` records it"
-        if state.get("rank", rank_name(task, first)) is not None:  # an earlier attempt
+        if state.get("rank", name) is not None:  # an earlier attempt
             adopt = f"`fleetform state rm {rank}`, then `fleetform state adopt {rank}` records it"
         hint = f"{adopt}, `fleetform stop {task}` stops it"
     else:
@@ -417,12 +406,6 @@ def _refused(
     )
 
 
-def _held(state: State, tasks: frozenset[str]) -> frozenset[Address]:
-    """The nodes and volumes that the ranks of `tasks` hold."""
-    records = (r for r in (*state.of("reservation"), *state.of("attachment")) if r.task in tasks)
-    return frozenset(a for r in records for a in r.needs)
-
-
 def _freed(state: State, decisions: Mapping[str, TaskDecision]) -> frozenset[str]:
     """The ranks whose blocks and volumes are freed: those of tasks that start again, or are not declared, and
     those above the `nodes` of their task.
@@ -435,13 +418,6 @@ def _freed(state: State, decisions: Mapping[str, TaskDecision]) -> frozenset[str
     )
 
 
-def _replaced(fleets: Fleets, volumes: Mapping[str, VolumeDecision]) -> frozenset[Address]:
-    """Nodes and volumes that are replaced or deleted."""
-    nodes = {f.record.address for f in fleets.decisions.values() if f.goes}
-    going = {v.name for v in volumes.values() if v.replaced or (v.after is None and not v.kept_back)}
-    return frozenset(nodes | {Address("volume", name) for name in going})
-
-
 def _prior(state: State, decision: TaskDecision) -> dict[int, tuple[str, tuple[int, ...]]]:
     """Where the task's ranks are now, or were promised to be."""
     out: dict[int, tuple[str, tuple[int, ...]]] = {}
@@ -450,17 +426,6 @@ def _prior(state: State, decision: TaskDecision) -> dict[int, tuple[str, tuple[i
         if record:
             out[rank] = (record.reservation.node, record.reservation.blocks)
     return out
-
-
-def _volumes(
-    state: State, volumes: Mapping[str, VolumeDecision], freed: frozenset[str]
-) -> dict[str, VolumeAt]:
-    holders = {
-        r.attachment.volume: f"rank/{r.attachment.rank}"
-        for r in state.of("attachment")
-        if r.attachment.rank not in freed
-    }
-    return {v.name: v.at(holders.get(v.name)) for v in volumes.values() if v.after is not None}
 
 
 def until_scheduled(
@@ -518,14 +483,23 @@ def _behind_others(
     open_asks = dict(waiting)
     for moment in _moments(taken.values()):
         then = [_at(node, moment, taken, choices) for node in nodes]
-        trial = Catalog([*open_asks.values()], then, rules, _with_holders(catalog.volumes, choices))
+        users = {name: f"rank/{rank_name(c.task, c.rank)}" for c in choices for name in c.volumes.values()}
+        volumes = {
+            name: replace(at, holder=users.get(name, at.holder)) for name, at in catalog.volumes.items()
+        }
+        trial = Catalog([*open_asks.values()], then, rules, volumes)
         placed = finish(Search(trial).run().assignment).choices
         on_nodes: dict[str, list[str]] = {}
         for choice in placed:
             on_nodes.setdefault(choice.task, []).append(choice.node)
             open_asks.pop(choice.task, None)
         choices += placed
-        queued += [_queued(task, names, taken) for task, names in on_nodes.items()]
+        for task, names in on_nodes.items():
+            shares = [one for name in sorted(set(names), key=natural) for one in taken.get(name, ())]
+            ends = [one.until for one in shares if one.until is not None]
+            until = max(ends, default=None) if len(ends) == len(shares) else None
+            holders = tuple(dict.fromkeys(one.holder for one in shares))
+            queued.append(Queued(task=task, holders=holders, until=until))
         if not open_asks:
             break
     queued.sort(key=lambda one: natural(one.task))
@@ -555,16 +529,3 @@ def _at(
         one for one in taken.get(node.name, ()) if moment < (float("inf") if one.until is None else one.until)
     ]
     return replace(node, held={**blocks_of_others(node.shape, node.total, still, holders), **holders})
-
-
-def _with_holders(volumes: Mapping[str, VolumeAt], choices: Sequence[Choice]) -> dict[str, VolumeAt]:
-    """The volumes, including those that the choices take."""
-    holders = {name: f"rank/{rank_name(c.task, c.rank)}" for c in choices for name in c.volumes.values()}
-    return {name: replace(at, holder=holders.get(name, at.holder)) for name, at in volumes.items()}
-
-
-def _queued(task: str, nodes: Sequence[str], taken: Mapping[str, Sequence[OthersShare]]) -> Queued:
-    before = [one for name in sorted(set(nodes), key=natural) for one in taken.get(name, ())]
-    ends = [one.until for one in before]
-    until = None if None in ends else max((end for end in ends if end is not None), default=None)
-    return Queued(task=task, holders=tuple(dict.fromkeys(one.holder for one in before)), until=until)

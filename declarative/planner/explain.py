@@ -6,7 +6,7 @@ The plan is the one of `make_plan`, and does not change. `placement.explain` fin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cached_property
 
 from declarative.model.blocks import maker_of, split
@@ -14,7 +14,7 @@ from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.resource import LOCAL, TaskWant, shaped
 from declarative.model.spec import Task
-from declarative.model.state import Record, rank_name
+from declarative.model.state import rank_name
 from declarative.model.status import NodeState, RankState, Readiness
 from declarative.placement.demand import ANYWHERE, Area, Domain
 from declarative.placement.explain.alternatives import (
@@ -35,7 +35,6 @@ from declarative.placement.problem import (
     NodeType,
     Refusal,
     Verdict,
-    VolumeAt,
     of_node,
     of_offer,
     offer_name,
@@ -124,12 +123,12 @@ class NodeAnswer:
     address: str
     status: str
     why: tuple[Why, ...]
-    changed: tuple[str, ...]
+    changed: tuple[str, ...] = ()
     readiness: Readiness
-    closed: str | None
+    closed: str | None = None
     kind: NodeType
-    holders: Mapping[int, str]
-    idle_price: float | None
+    holders: Mapping[int, str] = field(default_factory=dict)
+    idle_price: float | None = None
     instead: Instead | None = None
     looked: tuple[LookedAt, ...] = ()
     not_asked: int = 0
@@ -153,101 +152,23 @@ GOES = {
 }
 
 
-@struct(frozen=True, slots=True, kw_only=True)
-class Reasons:
-    """Finds the reasons for the place of one rank. `record` is its reservation before the plan."""
-
-    decision: TaskDecision
-    ask: Ask
-    place: Reservation
-    node: Node
-    preview: NodePreview
-    alternatives: Instead
-    scene: Scene
-    decisions: Mapping[str, NodeDecision]
-    record: Record | None
-    together: bool
-    """Whether it has siblings and lies with them."""
-    stuck: bool
-    """Whether it should run anew, but goes on because no other place was found."""
-
-    def all(self) -> list[Why]:
-        """All reasons: first what held it there, then what it was chosen for."""
-        before = self._before()
-        out = [*([before] if before else []), *self._bound()]
-        total, idle = self.preview.total, self.preview.total - len(self.preview.holders)
-        if self.decision.want.spec.whole_nodes:
-            out.append(Why("whole-node", "an exclusive rank takes a whole idle node"))
-        elif not idle:
-            out.append(Why("exact-fit", "exact fit: no block of the node stays idle"))
-        else:
-            out.append(Why("blocks-left", f"{idle} of {total} blocks of the node stay idle"))
-        fleet, name = self.node.fleet, self.node.name
-        if not self.node.new:
-            if before is None or before.key == "moved":
-                out.append(Why("idle-there", "its blocks are there and idle: nothing is launched for it"))
-        elif self.alternatives.alone or self.alternatives.anyway:
-            if self.alternatives.anyway:
-                text = f"fleet/{fleet} launches the node for itself, to have all its nodes"
-                out.append(Why("fleet-size", text))
-            out.append(_why_offered(self.node, self.alternatives, "would do"))
-        else:
-            text = f"the node is launched for others, too: see `fleetform explain node/{name}`"
-            out.append(Why("shared", text))
-        return out
-
-    def _bound(self) -> Iterator[Why]:
-        """The reasons that leave a rank no choice, and the state of its node."""
-        place, task = self.place, self.decision.want.spec
-        ready = self.node.readiness
-        if ready.state is not NodeState.READY:
-            reason = f": {ready.reason}" if ready.reason else ""
-            yield Why("not-ready", f"its node is {ready.state.value}{reason}")
-        if task.instances:
-            yield Why("pinned", f"the task asks for {', '.join(task.instances)}")
-        if self.decision.avoids:
-            yield Why("avoids", f"the task {avoids_text(self.decision.avoids)}")
-        if place.node in self.decision.despite:
-            text = f"the task failed on node/{place.node} before, and no other place fits"
-            yield Why("failed-there", text)
-        if place.volumes:
-            where = f"{place.backend}/{place.zone or place.region}"
-            names = ", ".join(f"volume/{v}" for v in place.volumes.values())
-            yield Why("volumes", f"its volumes are in {where}: {names}")
-        if self.together:
-            text = f"the other ranks lie in fleet/{place.fleet} in {place.backend}/{place.region}"
-            yield Why("siblings", f"{text}, and a cluster task stays together")
-
-    def _before(self) -> Why | None:
-        """How its place relates to the one before."""
-        place = self.place
-        if self.stuck:
-            text = "it should run anew and has no place for that, so it goes on where it is"
-            return Why("goes-on", text)
-        if self.decision.course is not Course.RUN:
-            if place.rank in self.decision.have:
-                return Why("runs", "it runs there, and what runs is never moved")
-            if self.decision.course is not Course.RESIZED:
-                text = "its blocks were reserved before, and it is started there"
-                return Why("promised", text)
-        if self.record is None:
-            return None
-        old = self.record.reservation.node
-        if old == place.node and not self.node.new:
-            same = self.record.reservation.blocks == place.blocks
-            text = "it had this place before and keeps it" if same else "it had blocks of this node before"
-            return Why("keeps", text)
-        return Why("moved", f"it was on node/{old}: {self._why_not(old)}")
-
-    def _why_not(self, old: str) -> str:
-        decision = self.decisions.get(old)
-        if decision and decision.goes:
-            return goes_text(decision)
-        if all(n.name != old for n in self.scene.nodes):
-            return "that node is gone"
-        name = f"rank/{rank_name(self.place.task, self.place.rank)}"
-        ((_, reason),) = looked(self.scene.without({name}), [(self.ask, self.place.rank)], old)
-        return reason.detail if reason else "it was placed anew with its siblings"
+def _bound(decision: TaskDecision, place: Reservation, node: Node) -> Iterator[Why]:
+    """The reasons that leave a rank no choice, and the state of its node."""
+    task, ready = decision.want.spec, node.readiness
+    if ready.state is not NodeState.READY:
+        reason = f": {ready.reason}" if ready.reason else ""
+        yield Why("not-ready", f"its node is {ready.state.value}{reason}")
+    if task.instances:
+        yield Why("pinned", f"the task asks for {', '.join(task.instances)}")
+    if decision.avoids:
+        yield Why("avoids", f"the task {avoids_text(decision.avoids)}")
+    if place.node in decision.despite:
+        text = f"the task failed on node/{place.node} before, and no other place fits"
+        yield Why("failed-there", text)
+    if place.volumes:
+        where = f"{place.backend}/{place.zone or place.region}"
+        names = ", ".join(f"volume/{v}" for v in place.volumes.values())
+        yield Why("volumes", f"its volumes are in {where}: {names}")
 
 
 def _why_offered(node: Node, alternatives: Instead, which: str) -> Why:
@@ -318,27 +239,23 @@ class Explainer:
             if not decision.goes
         ]
         holders = {name: preview.holders for name, preview in self.previews.items()}
+        users = {
+            volume: f"rank/{rank_name(task, rank)}"
+            for task, seats in self.seats.items()
+            for rank, place in seats.items()
+            for volume in place.volumes.values()
+        }
+        volumes = (v for v in self.decisions.volumes.values() if v.after is not None)
         return Scene(
             nodes=tuple(
                 replace(node, held=holders.get(node.name, {}))
                 for node in (*nodes, *self.decisions.outcome.launches)
             ),
             fleets=self.decisions.fleets.rules(),
-            volumes=self._volumes(),
+            volumes={v.name: v.at(users.get(v.name)) for v in volumes},
             loose=frozenset(self.decisions.outcome.zones),
             barred=self._barred(),
         )
-
-    def _volumes(self) -> dict[str, VolumeAt]:
-        holders = {
-            volume: f"rank/{rank_name(task, rank)}"
-            for task, seats in self.seats.items()
-            for rank, place in seats.items()
-            for volume in place.volumes.values()
-        }
-        return {
-            v.name: v.at(holders.get(v.name)) for v in self.decisions.volumes.values() if v.after is not None
-        }
 
     def _barred(self) -> tuple[tuple[str, str, float | None, str], ...]:
         """Offers that a fleet's own limits keep out of placement, cheapest first."""
@@ -360,40 +277,38 @@ class Explainer:
 
     # A task
 
-    def _status(self, name: str, decision: TaskDecision | None, refusal: Refusal | None) -> str:
-        if decision is None:
-            return "asleep" if name in self.desired.tasks else "removed"
-        if refusal:
-            return "unplaced"
-        if self.seats.get(name):
-            return "placed" if decision.course is Course.RUN else "kept"
-        return "ended"
-
     def of_task(self, name: str, rank: int | None = None) -> TaskAnswer:
         """A task, or one rank of it."""
         decision = self.decisions.tasks.get(name)
         refusal = next((r for r in self.plan.unplaced.refusals if r.task == name), None)
+        if decision is None:
+            status = "asleep" if name in self.desired.tasks else "removed"
+        elif refusal:
+            status = "unplaced"
+        elif self.seats.get(name):
+            status = "placed" if decision.course is Course.RUN else "kept"
+        else:
+            status = "ended"
         count = self.tasks()[name]
         numbers = list(range(min(count, MOST_RANKS))) if rank is None else [rank]
         answer = TaskAnswer(
             address=f"task/{name}" if rank is None else f"rank/{rank_name(name, rank)}",
             task=name,
-            status=self._status(name, decision, refusal),
+            status=status,
             ranks_count=count,
             ranks=self._ranks(name, decision, numbers),
             refusal=refusal,
         )
-        return self._with_decision(answer, decision) if decision else answer
-
-    def _with_decision(self, answer: TaskAnswer, decision: TaskDecision) -> TaskAnswer:
-        """Add why the task runs anew, and where else it could be."""
+        if decision is None:
+            return answer
+        # Why the task runs anew, and where else it could be.
         if decision.course is not Course.KEPT:
             answer = replace(answer, reason=decision.reason.value, because=decision.because)
         ask = self._ask(decision)
-        if answer.refusal:
-            causes = (v.rank for v in answer.refusal.ranks if v.verdict is Verdict.CAUSE)
+        if refusal:
+            causes = (v.rank for v in refusal.ranks if v.verdict is Verdict.CAUSE)
             answer = replace(answer, places=places(self.scene, ask, next(causes, 0)))
-        if answer.status in ("placed", "unplaced"):
+        if status in ("placed", "unplaced"):
             answer = replace(answer, elsewhere=elsewhere(self.scene, ask))
         return answer
 
@@ -476,36 +391,74 @@ class Explainer:
         return Area(first.fleet, first.backend, first.region, level, min(filter(None, at), default=""))
 
     def _rank(self, decision: TaskDecision, place: Reservation, like: int | None) -> RankAnswer:
-        name = rank_name(place.task, place.rank)
         scene, ask = self.scene, self._ask(decision)
         node = next(n for n in scene.nodes if n.name == place.node)
         domain = self._domain(decision.want, self.seats[place.task], place.rank)
         alternatives = instead(scene, ask, place.rank, node, domain)
         anew = decision.course is Course.RUN or place.rank not in decision.have
         queued = tuple(self._queued(place, anew=anew))
-        reasons = Reasons(
-            decision=decision,
-            ask=ask,
-            place=place,
-            node=node,
-            preview=self.previews[place.node],
-            alternatives=alternatives,
-            scene=scene,
-            decisions=self.decisions.fleets.decisions,
-            record=self.state.get("reservation", name),
-            together=domain.area is not None,
-            stuck=any(r.task == place.task for r in self.plan.unplaced.refusals),
-        )
+        before = self._why_there(decision, ask, place, node)
+        why = [*([before] if before else []), *_bound(decision, place, node)]
+        if domain.area is not None:
+            text = f"the other ranks lie in fleet/{place.fleet} in {place.backend}/{place.region}"
+            why.append(Why("siblings", f"{text}, and a cluster task stays together"))
+        total = self.previews[place.node].total
+        idle = total - len(self.previews[place.node].holders)
+        if decision.want.spec.whole_nodes:
+            why.append(Why("whole-node", "an exclusive rank takes a whole idle node"))
+        elif not idle:
+            why.append(Why("exact-fit", "exact fit: no block of the node stays idle"))
+        else:
+            why.append(Why("blocks-left", f"{idle} of {total} blocks of the node stay idle"))
+        if not node.new:
+            if before is None or before.key == "moved":
+                why.append(Why("idle-there", "its blocks are there and idle: nothing is launched for it"))
+        elif alternatives.alone or alternatives.anyway:
+            if alternatives.anyway:
+                text = f"fleet/{node.fleet} launches the node for itself, to have all its nodes"
+                why.append(Why("fleet-size", text))
+            why.append(_why_offered(node, alternatives, "would do"))
+        else:
+            text = f"the node is launched for others, too: see `fleetform explain node/{node.name}`"
+            why.append(Why("shared", text))
         return RankAnswer(
-            name=name,
+            name=rank_name(place.task, place.rank),
             rank=place.rank,
             state=RankState.PENDING.value if anew else self._rank_state(place.task, place.rank),
             place=place,
             node_price=node.price,
-            why=(*queued, *(r for r in reasons.all() if not queued or r.key not in _NOT_WHILE_QUEUED)),
+            why=(*queued, *(r for r in why if not queued or r.key not in _NOT_WHILE_QUEUED)),
             instead=None if like is not None else alternatives,
             like=like,
         )
+
+    def _why_there(self, decision: TaskDecision, ask: Ask, place: Reservation, node: Node) -> Why | None:
+        """How the place of a rank relates to the one before."""
+        if any(r.task == place.task for r in self.plan.unplaced.refusals):
+            return Why("goes-on", "it should run anew and has no place for that, so it goes on where it is")
+        if decision.course is not Course.RUN:
+            if place.rank in decision.have:
+                return Why("runs", "it runs there, and what runs is never moved")
+            if decision.course is not Course.RESIZED:
+                return Why("promised", "its blocks were reserved before, and it is started there")
+        name = rank_name(place.task, place.rank)
+        record = self.state.get("reservation", name)
+        if record is None:
+            return None
+        old = record.reservation.node
+        if old == place.node and not node.new:
+            same = record.reservation.blocks == place.blocks
+            text = "it had this place before and keeps it" if same else "it had blocks of this node before"
+            return Why("keeps", text)
+        old_node = self.decisions.fleets.decisions.get(old)
+        if old_node and old_node.goes:
+            text = goes_text(old_node)
+        elif all(n.name != old for n in self.scene.nodes):
+            text = "that node is gone"
+        else:
+            ((_, reason),) = looked(self.scene.without({f"rank/{name}"}), [(ask, place.rank)], old)
+            text = reason.detail if reason else "it was placed anew with its siblings"
+        return Why("moved", f"it was on node/{old}: {text}")
 
     def _queued(self, place: Reservation, *, anew: bool) -> Iterator[Why]:
         """What a rank in its cluster's queue waits for, now or after the plan."""
@@ -526,7 +479,16 @@ class Explainer:
         if new:
             return self._new_node(new, decision)
         if decision is None:
-            return self._gone(name)
+            record = self.recorded.get("node", name)
+            assert record is not None
+            gone = Readiness(state=NodeState.UNKNOWN, reason="it is gone")
+            return NodeAnswer(
+                address=f"node/{name}",
+                status="gone",
+                why=(Why("gone", "it is recorded and is not there any more"),),
+                readiness=gone,
+                kind=NodeType(*of_node(node_of(record, gone))),
+            )
         preview = self.previews[name]
         status = "deleted" if decision.goes else "changed" if decision.changed else "kept"
         why = [Why(decision.goes.value, goes_text(decision))] if decision.goes else []
@@ -568,31 +530,13 @@ class Explainer:
             address=f"node/{node.name}",
             status="replaced" if old else "new",
             why=tuple(why),
-            changed=(),
             readiness=Readiness(state=NodeState.PENDING, reason=node.readiness.reason),
-            closed=None,
             kind=NodeType(*of_node(node)),
             holders=preview.holders,
             idle_price=_idle_price(node, preview),
             instead=alternatives,
             looked=looked_at,
             not_asked=not_asked,
-        )
-
-    def _gone(self, name: str) -> NodeAnswer:
-        record = self.recorded.get("node", name)
-        assert record is not None
-        readiness = Readiness(state=NodeState.UNKNOWN, reason="it is gone")
-        return NodeAnswer(
-            address=f"node/{name}",
-            status="gone",
-            why=(Why("gone", "it is recorded and is not there any more"),),
-            changed=(),
-            readiness=readiness,
-            closed=None,
-            kind=NodeType(*of_node(node_of(record, readiness, {}))),
-            holders={},
-            idle_price=None,
         )
 
     def _looked(self, name: str) -> tuple[tuple[LookedAt, ...], int]:

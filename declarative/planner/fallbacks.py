@@ -1,32 +1,36 @@
-"""Other offers for nodes whose own offers turn out to have no capacity. They keep every promise of the plan.
+"""What may be launched in place of a planned node that has no capacity after all, and what a plan costs then.
 
-The promises are: the hardware and the price that were planned, as far as `serves` says; the limits of the
-fleet and of its tasks, how the node is split, how many blocks each rank gets, the places of the volumes. A
-cluster moves as a whole. If it was in one zone, it goes to one zone again. Nodes that cannot move hold it
-where it is.
+This is the one rule of fallbacks. The planner lists what serves, and each offer of the list keeps every
+promise of the plan: the hardware and the price that were planned, as far as `FallbackTerms` says; the limits
+of the fleet and of its tasks, how the node is split, how many blocks each rank gets, the places of the
+volumes. A cluster moves as a whole. If it was in one zone, it goes to one zone again. Nodes that cannot move
+hold it where it is. The plan shows the list, people approve it, and `apply` launches nothing else. `SoldOut`
+is the part of the rule that only `apply` can know: what a refusal says about the other offers of the list.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from declarative.model.blocks import maker_of
+from declarative.model.blocks import Shape, maker_of
+from declarative.model.inputs import OfferInputs, OfferKey
 from declarative.model.record import struct
-from declarative.model.resource import Offer, offer_inputs
+from declarative.model.resource import Offer, offer_inputs, offer_of
 from declarative.model.spec import Backend, Fleet, Task
 from declarative.model.spec.values import FallbackPolicy, Placement
 from declarative.model.state import State, natural
 from declarative.placement.filters import blocks_wanted, one_vendor, place_reason
 from declarative.placement.problem import Choice, Node, NodeType, Place, VolumeAt, by_name, of_offer
-from declarative.planner.fleets import Fleets, offer_of
-from declarative.planner.plan import Fallback, Spare
-from declarative.planner.serves import terms
+from declarative.planner.plan import Fallback, Op, Plan, Spare
+from declarative.provider import PermanentKind
 
 if TYPE_CHECKING:
     from declarative.planner.decisions import Decisions
+    from declarative.planner.fleets import Fleets
 
 MOST_WAYS = 16
 """Ways that are kept for one node or cluster. Beside these, the first ways are kept that differ from all of
@@ -41,6 +45,70 @@ MOST_MORE = 2_000
 
 DEAR = 1e9
 """USD an hour that an unknown price counts as."""
+
+MOST_DEARER = 1.2
+"""Without a declared `max_price`, a fallback costs at most 1.2 times the planned price."""
+ROUNDING = 1e-9
+
+_STRICTNESS = (FallbackPolicy.NONE, FallbackPolicy.SAME, FallbackPolicy.ANY)
+
+
+@struct(frozen=True, slots=True)
+class FallbackTerms:
+    """The terms on which other offers may stand in for one node."""
+
+    policy: FallbackPolicy
+    capped: bool
+    """Whether a declared `max_price` limits what the node costs; the filters of offers keep it."""
+
+    def accept(self, node: Node, offer: Offer, on_demand: float | None) -> bool:
+        """Whether the offer serves in place of the node's own. `on_demand` is the price of the node's own
+        type on demand, if known.
+        """
+        if self.policy is FallbackPolicy.NONE or (offer.price is None and node.price is not None):
+            return False
+        if self.policy is FallbackPolicy.ANY:
+            return True
+        if not same_hardware(node.shape, offer.shape):
+            return False
+        if self.capped:
+            return True
+        planned = node.price
+        if node.spot and not offer.spot and on_demand is not None:
+            planned = on_demand  # `spot_policy: auto`, or there would be no such offer
+        if planned is None or offer.price is None:
+            # Nobody can compare: only the same type elsewhere is surely no dearer thing.
+            own_type = (node.backend, node.instance_type)
+            return offer.price is None and own_type == (offer.backend, offer.instance_type)
+        return offer.price <= planned * MOST_DEARER + ROUNDING
+
+
+def terms(fleet: Fleet, tasks: Sequence[Task]) -> FallbackTerms:
+    """The terms for a node of the fleet that these tasks are on: the strictest of what is written counts."""
+    declared = [policy for policy in (fleet.fallback, *(task.fallback for task in tasks)) if policy]
+    if fleet.fallback is None and any(task.fallback is None for task in tasks):
+        declared.append(FallbackPolicy.SAME)
+    return FallbackTerms(
+        policy=min(declared, key=_STRICTNESS.index, default=FallbackPolicy.SAME),
+        capped=fleet.max_price is not None
+        or (bool(tasks) and all(task.max_price is not None for task in tasks)),
+    )
+
+
+def same_hardware(planned: Shape, other: Shape) -> bool:
+    """Whether a node has as many GPUs of the same model, with at least as much memory. That it has the CPUs
+    and the memory that were asked for is a matter of the fleet's and the tasks' own limits.
+    """
+    if planned.gpus != other.gpus:
+        return False
+    if (planned.gpu_name or "").lower() != (other.gpu_name or "").lower():
+        return False
+    if planned.gpu_memory_mib is None or other.gpu_memory_mib is None:
+        return True
+    return other.gpu_memory_mib >= planned.gpu_memory_mib
+
+
+# ------------------------------------------------------------------------------------- what the planner lists
 
 
 @struct(frozen=True, slots=True)
@@ -92,26 +160,6 @@ class _Member:
         return all(place_reason(guest.task, kind) is None for guest in self.guests)
 
 
-@struct(frozen=True, slots=True)
-class _Bounds:
-    """Where nodes may go; None is anywhere."""
-
-    homes: frozenset[tuple[str, str]] | None = None
-    zone: tuple[str | None] | None = None
-
-    @classmethod
-    def of(cls, place: Place) -> _Bounds:
-        """Only this place."""
-        return cls(homes=frozenset((place[:2],)), zone=(place[2],))
-
-    def hold(self, place: Place) -> bool:
-        """Whether a place is among them."""
-        backend, region, zone = place
-        if self.homes is not None and (backend, region) not in self.homes:
-            return False
-        return self.zone is None or zone == self.zone[0]
-
-
 def fallbacks(decisions: Decisions, state: State) -> tuple[Fallback, ...]:
     """The ways of all nodes that are launched, by the name of the first."""
     fleets, launches = decisions.fleets, decisions.outcome.launches
@@ -132,7 +180,7 @@ def fallbacks(decisions: Decisions, state: State) -> tuple[Fallback, ...]:
             out += search.of_cluster(new, [member(node) for node in idle], staying, wanted=wanted)
         elif any(not _is_offer_of(offer, node) for node in nodes for _, offer in search.offers_of(name)):
             new = [member(node) for node in nodes]
-            out += (f for f in search.of_each(new, _Bounds(), wanted=wanted) if f.ways)
+            out += (f for f in search.of_each(new, lambda _: True, wanted=wanted) if f.ways)
     return tuple(sorted(out, key=lambda f: natural(f.kinds[0][0])))
 
 
@@ -148,7 +196,7 @@ def _existing_members(fleets: Fleets, name: str, state: State) -> tuple[list[Nod
         protected = decision.changed or decision.mended or inputs.prevent_destroy or inputs.protected
         free = decision.idle and not decision.node.closed and decision.record.address not in used
         if free and not protected:
-            idle.append(replace(decision.node, offer=offer_of(decision.record)))
+            idle.append(replace(decision.node, offer=offer_of(decision.record.node)))
         elif not decision.node.closed:
             staying.append(decision.node)
     return idle, staying
@@ -189,7 +237,7 @@ class _Search:
             self.by_fleet[fleet] = sorted(types, key=lambda t: (t[0].cost, *by_name(t[0])))
         return self.by_fleet[fleet]
 
-    def fitting(self, member: _Member, bounds: _Bounds) -> Iterator[Offer]:
+    def fitting(self, member: _Member, allowed: Callable[[Place], bool]) -> Iterator[Offer]:
         """The offers that a member may take instead of its own."""
         node = member.node
         accepted = terms(self.fleets[node.fleet], [guest.task for guest in member.guests])
@@ -207,7 +255,7 @@ class _Search:
             if self.looks_left < 0:
                 return
             place = node_type.place
-            if node_type.total != node.total or not bounds.hold(place) or _is_offer_of(offer, node):
+            if node_type.total != node.total or not allowed(place) or _is_offer_of(offer, node):
                 continue
             if not member.may_go_to(place) or not accepted.accept(node, offer, on_demand):
                 continue
@@ -216,12 +264,12 @@ class _Search:
             if suits[node_type.shape] and member.may_take(node_type):
                 yield offer
 
-    def few_fitting(self, member: _Member, bounds: _Bounds) -> list[Offer]:
+    def few_fitting(self, member: _Member, allowed: Callable[[Place], bool]) -> list[Offer]:
         """The cheapest of them, and the cheapest of each other place, on demand and spot."""
         out: list[Offer] = []
         known_traits: set[object] = set()
         more = MOST_MORE
-        for offer in self.fitting(member, bounds):
+        for offer in self.fitting(member, allowed):
             traits = {("spot", offer.spot), _place(offer)}
             if len(out) < MOST_WAYS or not traits <= known_traits:
                 out.append(offer)
@@ -232,11 +280,13 @@ class _Search:
                 break
         return out
 
-    def of_each(self, members: Sequence[_Member], bounds: _Bounds, *, wanted: bool) -> list[Fallback]:
+    def of_each(
+        self, members: Sequence[_Member], allowed: Callable[[Place], bool], *, wanted: bool
+    ) -> list[Fallback]:
         """The ways of nodes that move one by one."""
         out: list[Fallback] = []
         for alike in _alike(members):
-            ways = tuple((self._spare(alike[0], offer),) for offer in self.few_fitting(alike[0], bounds))
+            ways = tuple((self._spare(alike[0], offer),) for offer in self.few_fitting(alike[0], allowed))
             out.append(Fallback(kinds=(_names(alike),), ways=ways, wanted=wanted))
         return out
 
@@ -249,15 +299,18 @@ class _Search:
             by_place[_place(member.node)].append(member)
         if len(by_place) > 1:
             places = sorted(by_place, key=_place_key)
-            return [f for p in places for f in self.of_each(by_place[p], _Bounds.of(p), wanted=wanted)]
+            return [f for p in places for f in self.of_each(by_place[p], p.__eq__, wanted=wanted)]
         (place,) = by_place
-        bounds = _Bounds(homes=frozenset((n.backend, n.region) for n in staying) or None)
-        if place in map(_place, staying):  # others stay there, and they may hold one task
-            bounds = _Bounds.of(place)
+        homes = {(node.backend, node.region) for node in staying}
+        at_home = place in map(_place, staying)  # others stay there, and they may hold one task
+
+        def allowed(other: Place) -> bool:
+            return other == place if at_home else not homes or other[:2] in homes
+
         kinds = _alike([*new, *idle])
-        ways = self._cluster_ways(kinds, bounds)
+        ways = self._cluster_ways(kinds, allowed)
         if {_place(offer) for way in ways for offer in way} <= {place}:
-            return self.of_each(new, _Bounds.of(place), wanted=wanted)
+            return self.of_each(new, place.__eq__, wanted=wanted)
         return [
             Fallback(
                 kinds=tuple(map(_names, kinds)),
@@ -268,11 +321,13 @@ class _Search:
             )
         ]
 
-    def _cluster_ways(self, kinds: Sequence[Sequence[_Member]], bounds: _Bounds) -> list[tuple[Offer, ...]]:
+    def _cluster_ways(
+        self, kinds: Sequence[Sequence[_Member]], allowed: Callable[[Place], bool]
+    ) -> list[tuple[Offer, ...]]:
         """Ways that all kinds of a cluster's members can take, each to one place, cheapest first."""
         by_place: dict[Place, list[list[Offer]]] = defaultdict(lambda: [[] for _ in kinds])
         for i, alike in enumerate(kinds):
-            for offer in self.few_fitting(alike[0], bounds):
+            for offer in self.few_fitting(alike[0], allowed):
                 by_place[_place(offer)][i].append(offer)
         ways: list[tuple[tuple[object, ...], tuple[Offer, ...]]] = []
         for place, of_kinds in by_place.items():
@@ -319,3 +374,123 @@ def _place(what: Node | Offer | VolumeAt) -> Place:
 
 def _place_key(place: Place) -> tuple[str, str, str]:
     return (place[0], place[1], place[2] or "")
+
+
+# ---------------------------------------------------------------------------------- what `apply` still tries
+
+
+def offer_key(offer: OfferInputs) -> tuple[str, str, str, bool]:
+    """What limits and quotas count by: backend, region, instance type, spot. All zones share them."""
+    return (offer.backend, offer.region, offer.instance_type, offer.spot)
+
+
+@struct(slots=True)
+class SoldOut:
+    """The offers that cannot be had, as far as the refusals of others say."""
+
+    kinds: set[tuple[str, str, str, bool]] = field(default_factory=set)
+    """The keys of offers that are over a quota: see `offer_key`."""
+    regions: set[tuple[str, str, bool]] = field(default_factory=set)
+    """Backend, region and spot where the number of instances is used up: no other type helps."""
+
+    def add(self, offer: OfferInputs, kind: PermanentKind) -> None:
+        """The cloud refused an offer for this reason."""
+        if kind is PermanentKind.QUOTA:
+            self.kinds.add(offer_key(offer))
+        if kind is PermanentKind.INSTANCES:
+            self.regions.add((offer.backend, offer.region, offer.spot))
+
+    def has(self, offer: OfferInputs) -> bool:
+        """Whether asking for an offer is known to be in vain."""
+        return (offer.backend, offer.region, offer.spot) in self.regions or offer_key(offer) in self.kinds
+
+
+# --------------------------------------------------------------------------------------- what a plan shows
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class StandIn:
+    """Nodes, and the offers that may stand in for theirs."""
+
+    names: tuple[str, ...]
+    planned: OfferInputs | None
+    """The offer of the first of them; None if they exist already and move with their cluster."""
+    offers: tuple[OfferInputs, ...]
+    at_most: float | None
+    """The most that one of them may cost, USD an hour; None if unknown."""
+    together: bool
+
+
+def stand_ins(plan: Plan) -> Iterator[StandIn]:
+    """All fallbacks of a plan: a node is in one of them at most."""
+    planned_inputs = {a.address.name: cast("OfferInputs", a.typed) for a in plan.of(Op.CREATE, "node")}
+    prices = _prices(plan)
+    for fallback in plan.preview.fallbacks:
+        for number, names in enumerate(fallback.kinds):
+            planned = planned_inputs.get(names[0])
+            first: dict[OfferKey, OfferInputs] = {}
+            for way in fallback.ways:
+                first.setdefault(OfferKey.of(way[number].offer), way[number].offer)
+            if planned is not None:
+                first.pop(OfferKey.of(planned), None)
+            offers = tuple(first.values())
+            if offers:
+                # Nobody may know what a spot node costs. What stands in for it may have a limit all the same.
+                bounds = [price for price in map(_bound, offers) if price is not None]
+                known = len(bounds) == len(offers)
+                yield StandIn(
+                    names=names,
+                    planned=planned,
+                    offers=offers,
+                    at_most=max(prices.get(names[0]) or 0.0, *bounds) if known else None,
+                    together=fallback.together,
+                )
+
+
+# ----------------------------------------------------------------------------------------- what it costs
+
+
+def hourly_at_most(plan: Plan) -> float | None:
+    """The most that all nodes cost after the plan, whatever is sold out, USD an hour; None if unknown."""
+    after, prices = plan.preview.cost.after, _prices(plan)
+    if after is None:
+        return None
+    dearest = (
+        max((extra_cost(f, way, prices) for way in f.ways), default=0.0) for f in plan.preview.fallbacks
+    )
+    most = after + sum(dearest)
+    return most if math.isfinite(most) else None
+
+
+def affordable(plan: Plan, room: float) -> tuple[Fallback, ...]:
+    """The fallbacks without the ways that may cost more than so much beyond the plan, in any combination."""
+    prices = _prices(plan)
+    out: list[Fallback] = []
+    for fallback in plan.preview.fallbacks:
+        fits = [(x, way) for way in fallback.ways if (x := extra_cost(fallback, way, prices)) <= room]
+        if fits:
+            room -= max(extra for extra, _ in fits)
+            out.append(replace(fallback, ways=tuple(way for _, way in fits)))
+    return tuple(out)
+
+
+def extra_cost(fallback: Fallback, way: Sequence[Spare], prices: Mapping[str, float | None]) -> float:
+    """The extra cost of a way, USD an hour, at most; infinite if unknown."""
+    total = 0.0
+    for names, spare in zip(fallback.kinds, way, strict=True):
+        price = _bound(spare.offer)
+        for name in names:
+            planned = prices.get(name)
+            if price is None or planned is None:
+                return math.inf
+            total += max(0.0, price - planned)
+    return total
+
+
+def _bound(offer: OfferInputs) -> float | None:
+    """The price of an offer, or what it never costs more than; None if nobody knows."""
+    return offer.max_price if offer.price is None else offer.price
+
+
+def _prices(plan: Plan) -> dict[str, float | None]:
+    return {node.name: node.price for node in plan.preview.nodes}

@@ -11,7 +11,7 @@ from declarative.model.blocks import split
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.inputs import NodeInputs, differing
 from declarative.model.record import struct
-from declarative.model.resource import Desired, Host, Offer, fleet_marks
+from declarative.model.resource import Desired, Host, Offer, fleet_marks, offer_of
 from declarative.model.schema import in_place
 from declarative.model.spec import Fleet, Placement
 from declarative.model.state import (
@@ -54,7 +54,7 @@ class NodeDecision:
     pinned: bool = False
     """Ranks without another place run on it, so it stays."""
     goes: Reason | None = None
-    again: bool = False
+    remade: bool = False
     """It is deleted, and a node of the same name takes its place."""
     because: tuple[str, ...] = ()
     mended: tuple[str, ...] = ()
@@ -66,18 +66,18 @@ class NodeDecision:
     put_off: Reason | None = None
     """Why it would go, if this plan did not only end its protection."""
 
-    def leave(self, reason: Reason, *because: str, again: bool = False) -> None:
-        """Delete it; with `again`, make it again."""
+    def leave(self, reason: Reason, *because: str, remade: bool = False) -> None:
+        """Delete it; with `remade`, make it anew."""
         if self.unprotects:
             self.put_off, self.because = reason, because
             self.after = replace(self.record.node, prevent_destroy=False, protected=False)
         else:
-            self.goes, self.because, self.again = reason, because, again
+            self.goes, self.because, self.remade = reason, because, remade
 
     @property
     def ends(self) -> bool:
         """Whether it is deleted, and no node of its name takes its place."""
-        return self.goes is not None and not self.again
+        return self.goes is not None and not self.remade
 
     @property
     def address(self) -> str:
@@ -127,14 +127,14 @@ class NodeDecision:
         """How much its fleet loses with it while it is idle."""
         return usefulness(self.record, self.node.readiness.state)
 
-    def offer_again(self) -> Offer | None:
+    def host_offer(self) -> Offer | None:
         """Its host, as it was when it became a node; None without a host."""
         if self.host is None:
             return None
         host = replace(self.host, name=self.node.name)
         if self.record.node.is_ssh_host:
             return offer_of_host(host, self.node.shape)
-        return replace(offer_of(self.record), limit=1, host=host)
+        return replace(offer_of(self.record.node), limit=1, host=host)
 
 
 def least_useful_first(decisions: Iterable[NodeDecision]) -> list[NodeDecision]:
@@ -143,7 +143,7 @@ def least_useful_first(decisions: Iterable[NodeDecision]) -> list[NodeDecision]:
     Among equally useful nodes, those that would be made anew come first, then the highest numbers.
     """
     by_number = sorted(decisions, key=lambda f: natural(f.node.name), reverse=True)
-    return sorted(by_number, key=lambda f: (f.usefulness, not f.again))
+    return sorted(by_number, key=lambda f: (f.usefulness, not f.remade))
 
 
 def fixed_changes(record: Record, fleet: Fleet) -> tuple[str, ...]:
@@ -152,24 +152,14 @@ def fixed_changes(record: Record, fleet: Fleet) -> tuple[str, ...]:
     return tuple(key for key in marks if key not in changeable and getattr(record.node, key) != marks[key])
 
 
-def offer_of(record: Record) -> Offer:
-    """A recorded node as the offer that it was."""
-    inputs = record.node
-    return Offer(
-        backend=inputs.backend,
-        region=inputs.region,
-        zone=inputs.effective_zone,
-        instance_type=inputs.instance_type,
-        shape=inputs.resources,
-        price=inputs.price,
-        spot=inputs.spot,
-        bids=inputs.max_price is not None,
-    )
+NOT_OBSERVED = Readiness(state=NodeState.UNKNOWN, reason="not observed")
 
 
-def node_of(record: Record, readiness: Readiness, holders: Mapping[int, str]) -> Node:
+def node_of(
+    record: Record, readiness: Readiness = NOT_OBSERVED, holders: Mapping[int, str] | None = None
+) -> Node:
     """A recorded node as placement sees it."""
-    offer = offer_of(record)
+    offer = offer_of(record.node)
     return Node(
         name=record.address.name,
         fleet=record.node.fleet,
@@ -182,14 +172,13 @@ def node_of(record: Record, readiness: Readiness, holders: Mapping[int, str]) ->
         price=offer.price,
         spot=offer.spot,
         readiness=readiness,
-        held=holders,
+        held=holders or {},
         most=record.node.max_price if offer.price is None else None,
     )
 
 
 MOST_NAMED = 5
-"""A message names at most so many nodes above a maximum."""
-NOT_OBSERVED = Readiness(state=NodeState.UNKNOWN, reason="not observed")
+"""A message names at most so many nodes above the maximum of a fleet."""
 
 
 class _Misfit(NamedTuple):
@@ -228,9 +217,15 @@ class Fleets:
         self.diagnostics: list[Diagnostic] = []
         self.offers: dict[str, tuple[Offer, ...]] = {}
         self.hosts: dict[tuple[str, str, str], Host] = {}
-        self.found: dict[tuple[str, str, str], Offer] = {}
+        self.observed_offers: dict[tuple[str, str, str], Offer] = {}
         for fleet in desired.fleets.values():
-            self._look_at(fleet)
+            if not fleet.exists:
+                self.offers[str(fleet.name)], errors = fleet_offers(desired, fleet, inventory)
+                self.diagnostics += errors
+            for host in hosts_in(fleet, inventory) if fleet.partition else declared_hosts(fleet):
+                self.hosts[_key(host)] = host
+                if offer := observed_offer(inventory, host):
+                    self.observed_offers[_key(host)] = offer
         held_blocks = state.held_blocks()
         self.decisions: dict[str, NodeDecision] = {}
         for record in state.of("node"):
@@ -255,17 +250,6 @@ class Fleets:
         """The decisions of nodes that stay, of all fleets or of one."""
         decisions = self.decisions.values() if fleet is None else self.of(fleet)
         return [f for f in decisions if not f.goes]
-
-    def _look_at(self, fleet: Fleet) -> None:
-        """The offers that a fleet may launch, or its hosts."""
-        if not fleet.exists:
-            self.offers[str(fleet.name)], errors = fleet_offers(self.desired, fleet, self.inventory)
-            self.diagnostics += errors
-        for host in hosts_in(fleet, self.inventory) if fleet.partition else declared_hosts(fleet):
-            self.hosts[_key(host)] = host
-            offer = observed_offer(self.inventory, host)
-            if offer:
-                self.found[_key(host)] = offer
 
     def _decision(self, record: Record, holders: Mapping[int, str], *, pinned: bool) -> NodeDecision:
         """The decision to keep a node as it is, before it is judged."""
@@ -315,18 +299,14 @@ class Fleets:
                 what = "is not replaced: ranks run on it that have no other place now"
                 self._note(decision, "node-mismatch", what, hint)
             else:
-                decision.leave(Reason.REQUESTED, again=True)
-        elif not self._changed(decision, fleet):
+                decision.leave(Reason.REQUESTED, remade=True)
+        elif changed := fixed_changes(decision.record, fleet):
+            if decision.pinned or decision.waits:
+                self._stays(decision, f"its fleet's `{changed[0]}` changed", "replaced")
+            else:
+                decision.leave(Reason.CHANGED, *changed, remade=True)
+        else:
             self._keep(decision, fleet)
-
-    def _changed(self, decision: NodeDecision, fleet: Fleet) -> bool:
-        """Replace a node if its fleet changed a field that cannot change on it. Returns whether it did."""
-        changed = fixed_changes(decision.record, fleet)
-        if changed and (decision.pinned or decision.waits):
-            self._stays(decision, f"its fleet's `{changed[0]}` changed", "replaced")
-        elif changed:
-            decision.leave(Reason.CHANGED, *changed, again=True)
-        return bool(changed)
 
     def _keep(self, decision: NodeDecision, fleet: Fleet) -> None:
         """Change it in place. If it does not keep the limits any more, replace it once it is idle."""
@@ -337,7 +317,7 @@ class Fleets:
             sick = why_unfit(decision.record, decision.node.readiness, since, self.now, silence)
         is_protected = decision.unprotects or self.desired.protects(decision.address, decision.record.node)
         if sick and not is_protected:
-            decision.leave(Reason.UNFIT, sick, again=True)
+            decision.leave(Reason.UNFIT, sick, remade=True)
             return
         if sick and decision.node.readiness.state in BOOTING:  # it stays, and is not waited for any more
             late = replace(decision.node.readiness, state=NodeState.NOT_READY, reason=sick)
@@ -345,13 +325,10 @@ class Fleets:
         decision.mended = self.inventory.mendable(decision.record.address)
         misfit = self._misfit(decision, fleet)
         if misfit and decision.idle and not decision.waits:
-            decision.leave(misfit.reason, misfit.field, again=True)
+            decision.leave(misfit.reason, misfit.field, remade=True)
             return
         if misfit:
             self._stays(decision, misfit.why, "replaced")
-        self._change_in_place(decision, fleet)
-
-    def _change_in_place(self, decision: NodeDecision, fleet: Fleet) -> None:
         marks, host = fleet_marks(fleet), decision.host
         # A host's declared shape changes together with its node. If the host was seen not to have that shape,
         # nothing changes: the change would fail.
@@ -365,12 +342,20 @@ class Fleets:
 
     def _misfit(self, decision: NodeDecision, fleet: Fleet) -> _Misfit | None:
         """The limit that a node does not keep, or the field that others changed for good."""
-        off = self._off(decision, fleet)
+        host, most = decision.host, decision.record.node.max_price
+        if host is not None:  # only its declared shape may differ
+            anew = shaping(decision.record.node.host) != shaping(host.fields)
+            off = "ssh_config" if anew and _key(host) in self.observed_offers else None
+        elif most is not None and fleet.max_price is not None and most > fleet.max_price:
+            off = "max_price"
+        else:
+            backends = allowed_backends(self.desired, fleet)
+            off = broken_limit(fleet, backends, offer_of(decision.record.node))
         if off:
             return _Misfit(Reason.MISMATCH, off, f"it does not keep the fleet's `{off}` any more")
         reshaped = decision.host if decision.node.readiness.reshaped else None
         # The host as it was looked at now; None if it was not, or is not ready.
-        offer = self.found.get(_key(reshaped)) if reshaped else None
+        offer = self.observed_offers.get(_key(reshaped)) if reshaped else None
         if offer and offer.shape.gpus >= decision.node.shape.gpus:  # with fewer, a person decides
             has, recorded = offer.shape.gpus, decision.node.shape.gpus
             why = f"its host has {has} GPUs now, not the {recorded} that are recorded of it"
@@ -378,17 +363,6 @@ class Fleets:
         altered = self.inventory.altered.get(decision.record.address, {})
         other = min(altered.keys() - {TAGS, ANOTHERS, IMAGE}, default=None)
         return _Misfit(Reason.DRIFT, other, f"somebody else changed its `{other}`") if other else None
-
-    def _off(self, decision: NodeDecision, fleet: Fleet) -> str | None:
-        """The limit that a node does not keep. For a host, only its declared shape may differ."""
-        host = decision.host
-        if host is not None:
-            anew = shaping(decision.record.node.host) != shaping(host.fields) and _key(host) in self.found
-            return "ssh_config" if anew else None
-        most = decision.record.node.max_price
-        if most is not None and fleet.max_price is not None and most > fleet.max_price:
-            return "max_price"
-        return broken_limit(fleet, allowed_backends(self.desired, fleet), offer_of(decision.record))
 
     def _let_go(self, decision: NodeDecision) -> None:
         """Delete a node whose host is not declared any more, once nothing runs on it and it can go."""
@@ -407,9 +381,9 @@ class Fleets:
 
     def _offer_hosts(self) -> None:
         """Offer fleets their hosts that are not nodes yet, or whose nodes are replaced."""
-        offers = dict(self.found)
+        offers = dict(self.observed_offers)
         for decision in self.decisions.values():
-            if decision.again and decision.host and (offer := decision.offer_again()):
+            if decision.remade and decision.host and (offer := decision.host_offer()):
                 offers.setdefault(_key(decision.host), offer)
         occupied = {f.occupies for f in self.staying()}
         free = {key: offer for key, offer in offers.items() if key[1:] not in occupied}
@@ -469,7 +443,7 @@ class Fleets:
     def _shrink(self, fleet: Fleet) -> None:
         """Idle nodes above the fleet's maximum go now, the least useful first."""
         most = fleet.nodes.max if fleet.nodes else None
-        staying = [f for f in self.of(str(fleet.name)) if not f.goes or f.again]
+        staying = [f for f in self.of(str(fleet.name)) if not f.goes or f.remade]
         if most is None or len(staying) <= most:
             return
         above = len(staying) - most
@@ -477,54 +451,44 @@ class Fleets:
         going = least_useful_first(idle)[:above]
         for decision in going:
             decision.leave(Reason.SURPLUS, "nodes")
-        if len(going) < above:
-            self._tell_surplus(fleet, most, above - len(going), [f for f in staying if f not in idle])
-
-    def _tell_surplus(self, fleet: Fleet, most: int, above: int, busy: list[NodeDecision]) -> None:
-        """A warning that a fleet keeps nodes above its maximum until they are idle."""
-        address = f"fleet/{fleet.name}"
-        limit = (
-            "outside of its `schedule`" if address in self.desired.asleep else f"above its maximum of {most}"
-        )
+        if len(going) == above:
+            return
+        # It keeps nodes above its maximum until they are idle.
+        address, more = f"fleet/{fleet.name}", above - len(going)
+        busy = [f for f in staying if f not in idle]
+        asleep = address in self.desired.asleep
+        limit = "outside of its `schedule`" if asleep else f"above its maximum of {most}"
         names = and_more(sorted((f.address for f in busy), key=natural), MOST_NAMED)
-        is_protected = fleet.prevent_destroy or any(
-            self.desired.is_guarded(f.address, f.record.node) for f in busy
-        )
+        summary = f"{address} keeps {more} node{'s' if more > 1 else ''} {limit} for now: "
+        summary += f"{names} {'are' if len(busy) > 1 else 'is'} not idle"
         hint = "`fleetform apply` deletes a node above the maximum once it is idle"
-        surplus = warning(
-            self.desired,
-            address,
-            "node-mismatch",
-            f"{address} keeps {above} node{'s' if above > 1 else ''} {limit} for now: "
-            f"{names} {'are' if len(busy) > 1 else 'is'} not idle",
-            "raise `nodes`, or remove the protection: a protected node is not deleted"
-            if is_protected
-            else hint,
-        )
-        self.diagnostics.append(surplus)
+        if fleet.prevent_destroy or any(self.desired.is_guarded(f.address, f.record.node) for f in busy):
+            hint = "raise `nodes`, or remove the protection: a protected node is not deleted"
+        self.diagnostics.append(warning(self.desired, address, "node-mismatch", summary, hint))
 
     def rules(self) -> dict[str, FleetRule]:
         """The offers that placement may launch, for each fleet."""
-        return {name: self._rule(name, fleet) for name, fleet in self.desired.fleets.items()}
-
-    def _rule(self, name: str, fleet: Fleet) -> FleetRule:
-        nodes, staying = self.of(name), self.staying(name)
-        remade = [f for f in nodes if f.again]
-        remade.sort(key=lambda f: f.goes is not Reason.REQUESTED)
-        requested = sum(f.goes is Reason.REQUESTED for f in remade)
-        missing = fleet.nodes.target - len(staying) if fleet.nodes else len(self.offers[name])
-        occupied = {f.occupies for f in staying}
-        return FleetRule(
-            fleet=fleet,
-            offers=self.offers[name],
-            existing=len(staying),
-            shrinks=any(f.goes is Reason.SURPLUS for f in nodes),
-            baseline=max(missing, requested),
-            taken=frozenset(f.node.name for f in nodes if f.ends),
-            free_names=tuple(f.node.name for f in remade) if fleet.nodes else (),
-            nothing=cache(partial(why_nothing, self.desired, fleet, self.inventory)) if fleet.nodes else None,
-            unseen=unknown_offers(fleet, allowed_backends(self.desired, fleet), occupied, self.inventory),
-        )
+        out: dict[str, FleetRule] = {}
+        for name, fleet in self.desired.fleets.items():
+            nodes, staying = self.of(name), self.staying(name)
+            remade = [f for f in nodes if f.remade]
+            remade.sort(key=lambda f: f.goes is not Reason.REQUESTED)
+            requested = sum(f.goes is Reason.REQUESTED for f in remade)
+            missing = fleet.nodes.target - len(staying) if fleet.nodes else len(self.offers[name])
+            occupied = {f.occupies for f in staying}
+            nothing = partial(why_nothing, self.desired, fleet, self.inventory)
+            out[name] = FleetRule(
+                fleet=fleet,
+                offers=self.offers[name],
+                existing=len(staying),
+                shrinks=any(f.goes is Reason.SURPLUS for f in nodes),
+                baseline=max(missing, requested),
+                taken=frozenset(f.node.name for f in nodes if f.ends),
+                free_names=tuple(f.node.name for f in remade) if fleet.nodes else (),
+                nothing=cache(nothing) if fleet.nodes else None,
+                unseen=unknown_offers(fleet, allowed_backends(self.desired, fleet), occupied, self.inventory),
+            )
+        return out
 
     def retire(self, used: frozenset[str], launched: Mapping[str, int]) -> Mapping[str, int]:
         """Delete unused nodes above the target that were idle for long enough. Fleet → how many."""

@@ -7,6 +7,7 @@ that is not recorded yet is planned as if it were: its record costs nothing.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,16 +15,19 @@ from functools import partial
 from typing import Any
 
 from declarative.model.blocks import Shape, as_declared, split
+from declarative.model.diagnostic import Diagnostic, Severity, Span, and_more
 from declarative.model.inputs import NodeInputs, data_of
 from declarative.model.resource import INSTANCE_ID, SLURM, SSH, Desired, Host, Offer, TaskWant, node_inputs
 from declarative.model.schema import encode
 from declarative.model.spec import Fleet
-from declarative.model.spec.hosts import HostFields, SshConfig, host_keys, own_only
+from declarative.model.spec.hosts import HostFields, SshConfig, fingerprint, host_keys, own_only
 from declarative.model.spec.text import NodeName
 from declarative.model.spec.values import Resources
 from declarative.model.state import Address, Record, State, natural
+from declarative.model.status import HostRefusal
 from declarative.placement.problem import NodeType, Unseen, of_offer, offer_name
-from declarative.planner.inventory import Inventory, PartitionNode, blocks_of_others
+from declarative.planner.health import refused_hint
+from declarative.planner.inventory import Inventory, blocks_of_others
 from declarative.planner.plan import Op, Plan
 
 ADDRESSES = ("hostname", "internal_ip", "address", "public_address")
@@ -77,20 +81,15 @@ def with_node_names(want: TaskWant, desired: Desired, state: State) -> TaskWant:
     pins = want.spec.instances
     if all(pin.host is None for pin in pins):
         return want
-    names = _names_by_address(desired, state)
-    meant = (name for pin in pins for name in (names.get(pin.host, [pin]) if pin.host else [pin]))
-    instances = tuple(NodeName(name) for name in dict.fromkeys(meant))
-    return replace(want, spec=replace(want.spec, instances=instances))
-
-
-def _names_by_address(desired: Desired, state: State) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {}
     pairs = [(h.name, h.fields.get(key)) for h in hosts_of(desired, state) for key in ADDRESSES]
     pairs += [(r.address.name, r.outputs.get(key)) for r in state.of("node") for key in ADDRESSES]
     for name, address in pairs:
         if address:
             names.setdefault(str(address), []).append(name)
-    return names
+    meant = (name for pin in pins for name in (names.get(pin.host, [pin]) if pin.host else [pin]))
+    instances = tuple(NodeName(name) for name in dict.fromkeys(meant))
+    return replace(want, spec=replace(want.spec, instances=instances))
 
 
 def _free_names(fleet: str, taken: Collection[str]) -> Iterator[str]:
@@ -283,10 +282,15 @@ def why_unasked(fleet: Fleet, inventory: Inventory) -> str | None:
     return f"it has not told the nodes of the partition {fleet.partition}" if unknown else None
 
 
+def host_of(node: NodeInputs, name: str) -> Host:
+    """The host that a node of this name is."""
+    return Host(fleet=node.fleet, name=name, backend=node.backend, key=node.host_key, fields=node.host)
+
+
 def hosts_of_plan(plan: Plan) -> tuple[Host, ...]:
     """The hosts that a plan makes nodes."""
     return tuple(
-        Host(fleet=node.fleet, name=a.address.name, backend=node.backend, key=node.host_key, fields=node.host)
+        host_of(node, a.address.name)
         for a in plan.actions
         if a.op is Op.CREATE and isinstance(node := a.typed, NodeInputs) and node.host
     )
@@ -324,42 +328,179 @@ def partition_node_names(fleet: str, backend: str, keys: Sequence[str], state: S
 
 
 def with_partition_nodes(state: State, desired: Desired, inventory: Inventory) -> State:
-    """The state as if all nodes of the declared partitions were recorded."""
+    """The state as if all nodes of the declared partitions were recorded that can be split as their fleets
+    say.
+    """
     records = dict(state.records)
     strays: dict[str, Mapping[int, str]] = dict(state.strays)
     for name, nodes in inventory.existing.items():
         fleet = desired.fleets.get(name)
-        for partition_node in nodes if fleet is not None else ():
-            assert fleet is not None
-            record = _new(partition_node, fleet)
-            if record is None or record.address in records:
+        if fleet is None:
+            continue
+        for partition_node in nodes:
+            host, shape = partition_node.host, partition_node.shape
+            address = Address("node", host.name)
+            if split(shape, fleet.blocks.number) is None or address in records:
                 continue
-            records[record.address] = record
-            strays[record.address.name] = blocks_of_others(
-                partition_node.shape, record.node.blocks, partition_node.taken, ()
+            offer = Offer(
+                backend=host.backend,
+                region=SLURM,
+                instance_type=host.key,
+                shape=shape,
+                price=partition_node.price,
+                limit=1,
+                host=host,
+                can=partition_node.readiness.can,
             )
+            inputs = node_inputs(fleet, offer, None)
+            records[address] = Record(address=address, backend=host.backend, inputs=data_of(inputs))
+            strays[host.name] = blocks_of_others(shape, inputs.blocks, partition_node.taken, ())
     return replace(state, records=records, strays=strays)
-
-
-def _new(partition_node: PartitionNode, fleet: Fleet) -> Record | None:
-    """The record of such a node; None if the node cannot be split as the fleet says."""
-    if split(partition_node.shape, fleet.blocks.number) is None:
-        return None
-    host = partition_node.host
-    offer = Offer(
-        backend=host.backend,
-        region=SLURM,
-        instance_type=host.key,
-        shape=partition_node.shape,
-        price=partition_node.price,
-        limit=1,
-        host=host,
-        can=partition_node.readiness.can,
-    )
-    inputs = data_of(node_inputs(fleet, offer, None))
-    return Record(address=Address("node", host.name), backend=host.backend, inputs=inputs)
 
 
 def hosts_in(fleet: Fleet, inventory: Inventory) -> tuple[Host, ...]:
     """The nodes of a fleet's partition, as they were observed."""
     return tuple(partition_node.host for partition_node in inventory.existing.get(str(fleet.name), ()))
+
+
+# ------------------------------------------------------------------------------------ hosts that are not used
+
+MOST_NAMED = 20
+"""A message names at most so many hosts; more are counted."""
+Refused = tuple[Host, HostRefusal]
+
+
+def in_short(fields: Mapping[str, Any], refusal: HostRefusal) -> str:
+    """Why a host is not used, in words that are the same for all hosts of one cause."""
+    way = f" of {refusal.hostname}, on the way to it," if refusal.on_the_way else ""
+    if refusal.key:
+        verb = "has changed" if refusal.known else "is not known"
+        return f"the key{way} {verb}" if way else f"its key {verb}"
+    identity = _identity(fields, refusal)
+    with_what = f"`{identity}`" if identity else "the keys of the agent and of `~/.ssh`"
+    user = f" of {refusal.user}" if refusal.user else ""
+    who = f"{refusal.hostname}, on the way to it," if way else "it"
+    return f"{who} refuses the login{user} with {with_what}"
+
+
+def _identity(fields: Mapping[str, Any], refusal: HostRefusal) -> str | None:
+    """The declared private key that was refused; None for those of the agent and of `~/.ssh`."""
+    jump = fields.get("proxy_jump") or {}
+    if refusal.on_the_way:
+        fields = jump if jump.get("hostname") == refusal.hostname else {}
+    identity = fields.get("identity_file")
+    return str(identity) if identity else None
+
+
+def contact_notes(desired: Desired, state: State, inventory: Inventory) -> list[Diagnostic]:
+    """One warning for all hosts of a fleet that are not used for one cause, whether they are nodes or not."""
+    refused = [(item.host, item.refusal) for item in inventory.left_out if item.refusal]
+    for record in state.of("node"):
+        observed = inventory.readiness.get(record.address.name)
+        if record.node.is_ssh_host and observed and observed.refusal:
+            refused.append((host_of(record.node, record.address.name), observed.refusal))
+    fleets = {host.fleet for host, _ in refused} & desired.fleets.keys()
+    declared = {(h.fleet, h.key): h for name in sorted(fleets) for h in declared_hosts(desired.fleets[name])}
+    groups: dict[tuple[str, str], dict[str, Refused]] = {}
+    for host, refusal in refused:
+        present = declared.get((host.fleet, host.key), host)
+        key = present.fleet, in_short(present.fields, refusal)
+        groups.setdefault(key, {})[present.key] = present, refusal
+    return [_note(why, list(group.values()), desired) for (_, why), group in groups.items()]
+
+
+def _note(why: str, group: Sequence[Refused], desired: Desired) -> Diagnostic:
+    host, refusal = group[0]
+    address, is_one = f"fleet/{host.fleet}", not group[1:]
+    named = and_more((h.key for h, _ in group), MOST_NAMED)
+    if not is_one:
+        why = why.replace("its key is", "their keys are").replace("its key has", "their keys have")
+        why = why.replace("way to it,", "way to them,").replace("it refuses", "they refuse")
+    hosts, are = ("host", "is") if is_one else ("hosts", "are")
+    code = "host-key-changed" if refusal.known else "host-key-unknown"
+    if not refusal.key:
+        code = "identity-refused"
+    return Diagnostic(
+        code=code,
+        summary=f"{hosts} {named} of {address} {are} not used: {why}",
+        hint=_hint(host, refusal, group),
+        span=_place(host, refusal, desired.places),
+        address=address,
+        severity=Severity.WARNING,
+        block=tuple(_block(group, desired)),
+    )
+
+
+def changed_key(refusal: HostRefusal, address: str, span: Span | None) -> Diagnostic:
+    """The error about one host whose key is another one, for who was to trust it."""
+    known = ", ".join(map(fingerprint, refusal.known))
+    return Diagnostic(
+        code="host-key-changed",
+        summary=f"the key of {refusal.hostname} has changed: known is {known}, it offers "
+        f"{fingerprint(refusal.key)}",
+        hint=refused_hint(refusal),
+        span=span,
+        address=address,
+    )
+
+
+def _hint(host: Host, refusal: HostRefusal, group: Sequence[Refused]) -> str:
+    hint = refused_hint(refusal)
+    if refusal.key and refusal.on_the_way and host.proxy_jump.get("hostname") != refusal.hostname:
+        return f"ssh's configuration names it: once its fingerprint is checked, write into {refusal.file}:"
+    if refusal.key and not refusal.known:
+        more = f" (of {MOST_NAMED}; more follow)" if len(group) > MOST_NAMED else ""
+        return f"{hint}; by hand, once they are checked, write in `ssh_config`{more}:"
+    return hint
+
+
+def _place(host: Host, refusal: HostRefusal, places: Mapping[str, Span]) -> Span | None:
+    """The line to change: of the private key that was refused, or of the hosts."""
+    fleet = f"fleet/{host.fleet}"
+    own, field = f"{fleet}.hosts.{host.index}", "hosts"
+    if not refusal.key:
+        field = "proxy_jump.identity_file" if refusal.on_the_way else "identity_file"
+    names = (f"{own}.{field}", f"{fleet}.{field}", fleet)
+    return next((place for name in names if (place := places.get(name))), None)
+
+
+def _block(group: Sequence[Refused], desired: Desired) -> Iterator[str]:
+    for host, refusal in group[:MOST_NAMED]:
+        if not refusal.key:
+            return
+        way = refusal.on_the_way
+        prints = fingerprint(refusal.key)
+        if refusal.known:
+            known = ", ".join(map(fingerprint, refusal.known))
+            yield f"{refusal.hostname}: known is {known}, it offers {prints}"
+        elif way and host.proxy_jump.get("hostname") != refusal.hostname:
+            yield f"{refusal.name} {refusal.key}  # {prints}"
+        elif way:
+            jump = {**host.proxy_jump, "host_keys": [refusal.key]}
+            yield f"proxy_jump: {in_flow(jump)}  # {prints}"
+        else:
+            # The host's own fields in the YAML.
+            fleet = desired.fleets.get(host.fleet)
+            hosts = fleet.ssh_config.hosts if fleet and fleet.ssh_config else ()
+            fields: dict[str, Any] = encode(hosts[host.index]) if host.index < len(hosts) else {}
+            if fields.get("hostname") != host.hostname:
+                fields = {"hostname": host.hostname}
+            yield f"- {in_flow({**fields, 'host_keys': [refusal.key]})}  # {prints}"
+        if way:
+            return
+
+
+_PLAIN = re.compile(r"[A-Za-z/~][A-Za-z0-9_./@~+=-]*(?: [A-Za-z0-9_./@~+=-]+)*", re.ASCII)
+_WORDS = frozenset({"~", "true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+
+
+def in_flow(value: Any) -> str:
+    """Plain data as YAML in one line. Texts that might be read as something else are quoted."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {in_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(in_flow, value)) + "]"
+    if isinstance(value, str) and value.lower() not in _WORDS:
+        address = re.fullmatch(r"[0-9]+(\.[0-9]+){3}", value, re.ASCII)
+        return value if address or _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)

@@ -52,7 +52,7 @@ class Inventory:
     drift: tuple[Drift, ...] = ()
     recovered: Mapping[Address, Record] = field(default_factory=dict)
     strays: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """See `State.strays`."""
+    """Node → block → the rank that runs there and is not recorded."""
     silent: Mapping[str, Silence] = field(default_factory=dict)
     """The nodes that do not answer."""
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)

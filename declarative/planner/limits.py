@@ -18,17 +18,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from declarative.model.diagnostic import Diagnostic, Severity, and_more, in_order
-from declarative.model.inputs import NodeInputs, ReservationInputs
+from declarative.model.inputs import ReservationInputs
 from declarative.model.resource import Desired, shaped
 from declarative.model.spec import Task
-from declarative.model.spec.reconcile import HOURS_A_MONTH
+from declarative.model.spec.project import HOURS_A_MONTH
 from declarative.model.state import State, natural
+from declarative.planner.fallbacks import affordable
 from declarative.planner.hosts import declared_hosts
 from declarative.planner.inventory import Inventory
 from declarative.planner.offers import allowed_backends, fleet_offers
-from declarative.planner.plan import ROUNDING, Action, Op, Plan, total_price
-from declarative.planner.serves import affordable
-from declarative.planner.shares import fleet_shares, largest_shares
+from declarative.planner.plan import ROUNDING, Action, Op, Plan, fleet_shares, largest_shares, total_price
 
 MOST_NAMED = 5
 
@@ -37,9 +36,12 @@ def with_limit_errors(plan: Plan, desired: Desired) -> Plan:
     """The plan, with an error for each limit that it breaks, and without fallbacks that would break one."""
     known = {d.address for d in plan.diagnostics if d.code == "protected"}
     errors = [*_beyond_limits(plan, desired), *_guarded(plan, desired, known)]
-    most = _most_hourly(plan, desired)
-    if most is not None and plan.preview.fallbacks:
-        room = most - _cost_after(plan)[0] + ROUNDING
+    limits, spent = desired.project.limits, plan.preview.cost.spent
+    hourly = [limits.hourly[1]] if limits.hourly is not None else []
+    if limits.cost_per_month is not None and spent is not None and spent.hours < HOURS_A_MONTH:
+        hourly.append((limits.cost_per_month - spent.dollars) / (HOURS_A_MONTH - spent.hours))
+    if hourly and plan.preview.fallbacks:
+        room = min(hourly) - _cost_after(plan)[0] + ROUNDING
         plan = replace(plan, preview=replace(plan.preview, fallbacks=affordable(plan, room)))
     return replace(plan, diagnostics=in_order((*plan.diagnostics, *errors))) if errors else plan
 
@@ -139,26 +141,21 @@ def _guarded(plan: Plan, desired: Desired, known: set[str | None]) -> Iterator[D
     """Errors for things that would be deleted or replaced although `limits.protected` names them."""
     remade = {a.address for a in plan.actions if a.op is Op.CREATE}
     for action in plan.actions:
-        pattern = desired.guard(*_names(action)) if action.op is Op.DELETE and not action.forgets else None
-        if pattern is None or str(action.address) in known:
+        address = str(action.address)
+        if action.op is not Op.DELETE or action.forgets or address in known:
+            continue
+        pattern = desired.guard(address, action.typed)
+        if pattern is None:
             continue
         what = "replaced" if action.address in remade else "deleted"
         index = desired.project.limits.protected.index(pattern)
         yield Diagnostic(
             code="protected",
-            summary=f"{action.address} would be {what}, and the project's `limits.protected` has `{pattern}`",
+            summary=f"{address} would be {what}, and the project's `limits.protected` has `{pattern}`",
             hint="undo the change; or take the entry out of `limits.protected`, apply, and plan again",
-            address=str(action.address),
+            address=address,
             span=desired.places.get(f"limits.protected.{index}"),
         )
-
-
-def _names(action: Action) -> tuple[str, ...]:
-    """The names that a pattern may match."""
-    inputs, address = action.typed, str(action.address)
-    if isinstance(inputs, NodeInputs):
-        return address, f"fleet/{inputs.fleet}"
-    return address, address.rpartition("-")[0]
 
 
 def _beyond(
@@ -173,15 +170,6 @@ def _beyond(
         span=desired.places.get(f"limits.{name}"),
         severity=Severity.ERROR if error else Severity.WARNING,
     )
-
-
-def _most_hourly(plan: Plan, desired: Desired) -> float | None:
-    """The most that all nodes may cost an hour by the limits of cost; None without any."""
-    limits, spent = desired.project.limits, plan.preview.cost.spent
-    most = [limits.hourly[1]] if limits.hourly is not None else []
-    if limits.cost_per_month is not None and spent is not None and spent.hours < HOURS_A_MONTH:
-        most.append((limits.cost_per_month - spent.dollars) / (HOURS_A_MONTH - spent.hours))
-    return min(most, default=None)
 
 
 MOST_PLACES = 200_000
@@ -217,15 +205,24 @@ def too_large(
     desired: Desired, recorded: State, inventory: Inventory, most: int | None = None
 ) -> Diagnostic | None:
     """The refusal of a project that takes minutes to plan, or more than `most` units of work; else None."""
-    return (
-        _too_many_places(desired, recorded)
-        or _too_much_text(desired)
-        or _too_many_offers(desired, inventory)
-        or (
-            None
-            if most is None
-            else _too_much_work(desired, planned_work(desired, recorded, inventory), most)
-        )
+    refusal = _too_many_places(desired, recorded) or _too_much_text(desired)
+    refusal = refusal or _too_many_offers(desired, inventory)
+    if refusal or most is None:
+        return refusal
+    units_by_address = planned_work(desired, recorded, inventory)
+    total = units_by_address.total()
+    if total <= most:
+        return None
+    # At the document that costs most of it.
+    address, units = max(units_by_address.items(), key=lambda item: (item[1], item[0]))
+    span = desired.places.get(address) or desired.places.get(f"{address}-0")
+    return Diagnostic(
+        code="too-large",
+        summary=f"this is {total} units of work, and a plan may take {most}; "
+        f"{address} costs most of them, {units}",
+        hint=f"declare fewer nodes, ranks, volumes or offers, or allow it with `--max-work {total}`",
+        address=address if span else None,
+        span=span,
     )
 
 
@@ -235,7 +232,10 @@ def planned_work(desired: Desired, recorded: State, inventory: Inventory) -> Cou
     for volume in desired.volumes.values():
         out[volume.declared_by] += math.ceil(VOLUME + _text_units((), volume.inputs.tags))
     blocks = _most_blocks(desired, inventory)
-    networks = _networks(desired, inventory)
+    # Places that may hold all ranks of one task: one fleet in one region.
+    regions = {name: len({o.region for o in offers}) for name, offers in inventory.offers.items()}
+    fleets = desired.fleets.values()
+    networks = sum(regions.get(b, 0) for fleet in fleets for b in allowed_backends(desired, fleet))
     target = sum(fleet.nodes.target for fleet in desired.fleets.values() if fleet.nodes)
     for name, want in desired.tasks.items():
         task = want.spec
@@ -294,30 +294,6 @@ def _held(task: Task, most: int) -> int:
     if task.whole_nodes or want.memory:
         return most
     return min(most, max(1, want.cpu.min or 0 if want.cpu else 0, want.gpu.count.min or 0 if want.gpu else 0))
-
-
-def _networks(desired: Desired, inventory: Inventory) -> int:
-    """The number of places that may hold all ranks of one task: one fleet in one region."""
-    regions = {name: len({o.region for o in offers}) for name, offers in inventory.offers.items()}
-    fleets = desired.fleets.values()
-    return sum(regions.get(b, 0) for fleet in fleets for b in allowed_backends(desired, fleet))
-
-
-def _too_much_work(desired: Desired, units_by_address: Counter[str], most: int) -> Diagnostic | None:
-    """The refusal of too much work, at the document that costs most of it."""
-    total = units_by_address.total()
-    if total <= most:
-        return None
-    address, units = max(units_by_address.items(), key=lambda item: (item[1], item[0]))
-    span = desired.places.get(address) or desired.places.get(f"{address}-0")
-    return Diagnostic(
-        code="too-large",
-        summary=f"this is {total} units of work, and a plan may take {most}; "
-        f"{address} costs most of them, {units}",
-        hint=f"declare fewer nodes, ranks, volumes or offers, or allow it with `--max-work {total}`",
-        address=address if span else None,
-        span=span,
-    )
 
 
 def _too_many_places(desired: Desired, recorded: State) -> Diagnostic | None:

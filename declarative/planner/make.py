@@ -18,11 +18,10 @@ from declarative.placement.problem import Node, Refusal
 from declarative.planner.actions import build_actions
 from declarative.planner.decisions import Decisions, PlanRequest, decide
 from declarative.planner.differences import node_differences
-from declarative.planner.differences import node_differences as differences_of
 from declarative.planner.fallbacks import fallbacks
 from declarative.planner.fleets import Fleets
 from declarative.planner.health import NO_REASON, SICK, host_health, node_health, node_hint, silence_text
-from declarative.planner.hosts import MEET_HINT, addresses_of, no_meeting
+from declarative.planner.hosts import MEET_HINT, addresses_of, contact_notes, no_meeting
 from declarative.planner.inventory import Inventory, observed_state, shown_drift, vanished
 from declarative.planner.limits import too_large
 from declarative.planner.offers import GpuNode, fleet_shortages, rehearsals, unknown_regions
@@ -40,10 +39,9 @@ from declarative.planner.plan import (
     finding,
     warning,
 )
-from declarative.planner.preview import node_previews, plan_cost, reservations, suggestions
+from declarative.planner.preview import block_holders, node_previews, plan_cost, reservations, suggestions
 from declarative.planner.probable_renames import looks_renamed, naming_nothing
-from declarative.planner.refused_hosts import contact_notes
-from declarative.planner.tasks import Course, decide_task, end_text, gang_state
+from declarative.planner.tasks import Course, TaskDecision, decide_task, end_text, gang_state
 from declarative.planner.volumes import losses, unmounted_volumes
 
 MOST_NAMED = 20
@@ -107,27 +105,27 @@ def plan_with_decisions(request: PlanRequest, max_work: int | None = None) -> tu
         *rehearsals(desired, gpu_nodes, inventory.own_gpus),
         *unmounted_volumes(desired, decisions.volumes),
         *_small_disks(desired, outcome.launches),
-        *_later_files(desired, decisions),
-        *_later_starts(desired, decisions),
+        *_later_changes(desired, decisions),
         *_no_meetings(desired, decisions, state, inventory, actions),
         *(() if destroy else (*looks_renamed(desired, state), *naming_nothing(desired, recorded))),
     ]
-    once = _once(request, decisions)
+    waiting = _waiting(decisions)
+    once = tuple(decision.name for decision in waiting if _is_asked_once(request, decision))
     kept = (decision for decision in decisions.tasks.values() if decision.course is Course.KEPT)
     ends = ((decision.name, gang_state(decision.have.values(), state)) for decision in kept)
     ended = tuple((name, end.value) for name, end in ends if end.ended and end is not RankState.SUCCEEDED)
     there = [decision for decision in fleets.decisions.values() if not decision.ends]
-    anew = {decision.node.name for decision in there if decision.again}
+    anew = {decision.node.name for decision in there if decision.remade}
+    held = reservations(recorded, state, decisions)
+    holders = block_holders(state, held)
     plan = Plan(
         basis=basis_of(state),
         actions=actions,
-        reservations=reservations(recorded, state, decisions),
+        reservations=held,
         unplaced=Unplaced(
-            refusals=tuple(
-                replace(r, hint=_to_ask_again(r)) if r.task in once else r for r in outcome.refusals
-            ),
+            refusals=tuple(_with_hint_to_ask(r) if r.task in once else r for r in outcome.refusals),
             remedies=outcome.remedies,
-            waiting=_waiting(decisions),
+            waiting=tuple(decision.name for decision in waiting),
             once=once,
             starts=tuple(_unstarted(decisions)),
             allowed=desired.project.allow_unplaced,
@@ -145,12 +143,12 @@ def plan_with_decisions(request: PlanRequest, max_work: int | None = None) -> tu
             else node_differences((d.record for d in there), desired, inventory, anew),
         ),
         preview=Preview(
-            nodes=node_previews(state, decisions),
+            nodes=node_previews(decisions, holders),
             fallbacks=fallbacks(decisions, state),
-            suggestions=() if destroy else suggestions(state, decisions),
+            suggestions=() if destroy else suggestions(decisions, holders),
             queued=decisions.queued,
             backends=_reached(desired),
-            cost=plan_cost(state, decisions),
+            cost=plan_cost(state, decisions, holders),
         ),
         diagnostics=in_order(diagnostics),
         contents=losses(desired, state, actions),
@@ -193,11 +191,15 @@ def _lacking(desired: Desired, decisions: Decisions, inventory: Inventory) -> li
     return [*lacking, *(d for d in unknown if d.address not in small)]
 
 
-def _later_files(desired: Desired, decisions: Decisions) -> Iterator[Diagnostic]:
-    """A warning for each task that stays ended although files in its folders changed."""
+def _later_changes(desired: Desired, decisions: Decisions) -> Iterator[Diagnostic]:
+    """A warning for each task that stays ended although files in its folders changed, or it changed outside
+    of its schedule.
+    """
     for name, decision in sorted(decisions.tasks.items()):
-        if decision.course is Course.KEPT and decision.files:
-            address = f"task/{name}"
+        if decision.course is not Course.KEPT:
+            continue
+        address = f"task/{name}"
+        if decision.files:
             summary = f"{address} has ended and is not run again, although its files changed"
             yield warning(
                 desired,
@@ -206,13 +208,7 @@ def _later_files(desired: Desired, decisions: Decisions) -> Iterator[Diagnostic]
                 f"{summary}: {changes_text(decision.files)}",
                 f"to run it with them: `fleetform apply --replace {address}`",
             )
-
-
-def _later_starts(desired: Desired, decisions: Decisions) -> Iterator[Diagnostic]:
-    """A warning for each ended task that changed outside of its schedule."""
-    for name, decision in sorted(decisions.tasks.items()):
-        if decision.course is Course.KEPT and decision.want.off and decision.because:
-            address = f"task/{name}"
+        if decision.want.off and decision.because:
             changed = " and ".join(f"`{field}`" for field in decision.because)
             yield warning(
                 desired,
@@ -241,7 +237,7 @@ def _small_disks(desired: Desired, launches: Iterable[Node]) -> Iterator[Diagnos
             yield warning(desired, address, "small-disk", summary, hint)
 
 
-def _unready(fleets: Fleets, silent: Mapping[str, Silence]) -> list[Diagnostic]:
+def _unready(fleets: Fleets, silent: Mapping[str, Silence]) -> Iterator[Diagnostic]:
     """Nodes that stay and take no work, one line for all of a fleet with the same reason.
 
     For `silent` nodes the reason includes when they are given up.
@@ -251,49 +247,41 @@ def _unready(fleets: Fleets, silent: Mapping[str, Silence]) -> list[Diagnostic]:
     for decision in fleets.staying():
         name, readiness = decision.node.name, decision.node.readiness
         if readiness.state in SICK and decision.address not in noted:
-            reason = silence_text(silent[name], fleets.now) if name in silent else readiness.reason or ""
-            by_reason.setdefault((decision.node.fleet, readiness.state, reason), []).append(name)
-    return [_takes_no_work(*key, names) for key, names in by_reason.items()]
+            reason = silence_text(silent[name], fleets.now) if name in silent else readiness.reason
+            by_reason.setdefault((decision.node.fleet, readiness.state, reason or NO_REASON), []).append(name)
+    for (fleet, state, reason), names in by_reason.items():
+        named = and_more((f"node/{n}" for n in sorted(names, key=natural)), MOST_NAMED)
+        verb = "takes" if len(names) == 1 else "take"
+        yield Diagnostic(
+            code="node-not-ready",
+            summary=f"{named} {verb} no work: {state.value.replace('_', ' ')}: {reason}",
+            hint=node_hint(state),
+            address=f"node/{names[0]}" if len(names) == 1 else f"fleet/{fleet}",
+            severity=Severity.WARNING,
+        )
 
 
-def _takes_no_work(fleet: str, state: NodeState, reason: str, names: Sequence[str]) -> Diagnostic:
-    named = and_more((f"node/{n}" for n in sorted(names, key=natural)), MOST_NAMED)
-    verb = "takes" if len(names) == 1 else "take"
-    why = f"{state.value.replace('_', ' ')}: {reason or NO_REASON}"
-    return Diagnostic(
-        code="node-not-ready",
-        summary=f"{named} {verb} no work: {why}",
-        hint=node_hint(state),
-        address=f"node/{names[0]}" if len(names) == 1 else f"fleet/{fleet}",
-        severity=Severity.WARNING,
-    )
-
-
-def _waiting(decisions: Decisions) -> tuple[str, ...]:
+def _waiting(decisions: Decisions) -> list[TaskDecision]:
     """Tasks that do not fit now, and whose `retry` says to wait or to run again. A task that never fits does
     not wait.
     """
     refused = (decisions.tasks[r.task] for r in decisions.outcome.refusals if r.code == "no-capacity")
-    return tuple(f.name for f in refused if f.want.spec.retry.waits or f.reason is Reason.RETRY)
+    return [f for f in refused if f.want.spec.retry.waits or f.reason is Reason.RETRY]
 
 
-def _once(request: PlanRequest, found: Decisions) -> tuple[str, ...]:
-    """Those of `_waiting` that would stay as they are if `--replace` did not ask for them."""
-    decisions = (found.tasks[name] for name in _waiting(found))
-    return tuple(
-        f.name
-        for f in decisions
-        if f.reason is Reason.REQUESTED
-        and decide_task(f.want, request.state, f.have, frozenset(), request.now).course is Course.KEPT
-    )
+def _is_asked_once(request: PlanRequest, decision: TaskDecision) -> bool:
+    """Whether a waiting task would stay as it is if `--replace` did not ask for it."""
+    if decision.reason is not Reason.REQUESTED:
+        return False
+    unasked = decide_task(decision.want, request.state, decision.have, frozenset(), request.now)
+    return unasked.course is Course.KEPT
 
 
-def _to_ask_again(refusal: Refusal) -> str:
-    """The hint of a task that no later `apply` starts by itself."""
-    then = (
-        f"once there is room, `fleetform apply --replace task/{refusal.task}` again: no other apply runs it"
-    )
-    return f"{refusal.hint}; {then}" if refusal.hint else then
+def _with_hint_to_ask(refusal: Refusal) -> Refusal:
+    """The refusal of a task that no later `apply` starts by itself."""
+    again = f"`fleetform apply --replace task/{refusal.task}`"
+    hint = f"once there is room, {again} again: no other apply runs it"
+    return replace(refusal, hint=f"{refusal.hint}; {hint}" if refusal.hint else hint)
 
 
 def _reached(desired: Desired) -> dict[str, dict[str, Any]]:
@@ -411,7 +399,17 @@ def _lost_files(desired: Desired, actions: Iterable[Action]) -> list[Diagnostic]
     """
     if not desired.unmatched:
         return []
-    lost = [str(a.address) for a in actions if a.op is Op.DELETE and _undeclared(desired, a)]
+    lost: list[str] = []
+    for action in actions:
+        inputs, address = action.typed, action.address
+        if isinstance(inputs, NodeInputs):
+            declared = inputs.fleet in desired.fleets
+        elif isinstance(inputs, RankInputs):
+            declared = inputs.task in desired.tasks
+        else:
+            declared = address.kind != "volume" or address.name in desired.volumes
+        if action.op is Op.DELETE and not declared:
+            lost.append(str(address))
     if not lost:
         return []
     named = and_more(lost, 1)
@@ -426,22 +424,21 @@ def _lost_files(desired: Desired, actions: Iterable[Action]) -> list[Diagnostic]
     ]
 
 
-def _undeclared(desired: Desired, action: Action) -> bool:
-    if isinstance(action.typed, NodeInputs):
-        return action.typed.fleet not in desired.fleets
-    if isinstance(action.typed, RankInputs):
-        return action.typed.task not in desired.tasks
-    return action.address.kind == "volume" and action.address.name not in desired.volumes
-
-
 def make_refresh_plan(desired: Desired, recorded: State, inventory: Inventory, now: float) -> Plan:
     """A plan without actions. `apply` records what it shows; `now` is seconds since the epoch."""
     state = observed_state(recorded, inventory)
     observed = [(r.address.name, inventory.readiness.get(r.address.name)) for r in state.of("node")]
+    # Ranks that failed or were lost since the last look. Success is not drift.
+    ended_badly = [
+        Drift(address=f"rank/{name}", change="ended", detail=end_text(status))
+        for name, status in sorted(state.ranks.items(), key=lambda item: natural(item[0]))
+        if status.state.ended and status.state is not RankState.SUCCEEDED
+        if recorded.ranks.get(name) != status
+    ]
     return Plan(
         basis=basis_of(state),
         observed=Observed(
-            drift=(*shown_drift(inventory, desired), *_ended_badly(recorded, state)),
+            drift=(*shown_drift(inventory, desired), *ended_badly),
             vanished=tuple(map(str, vanished(recorded, inventory))),
             unfit=(
                 *node_health(
@@ -449,7 +446,7 @@ def make_refresh_plan(desired: Desired, recorded: State, inventory: Inventory, n
                 ),
                 *host_health(inventory.left_out),
             ),
-            differences=differences_of(
+            differences=node_differences(
                 (r for r in state.of("node") if r.node.fleet in desired.fleets), desired, inventory
             ),
         ),
@@ -459,11 +456,3 @@ def make_refresh_plan(desired: Desired, recorded: State, inventory: Inventory, n
             *contact_notes(desired, state, inventory),
         ),
     )
-
-
-def _ended_badly(recorded: State, state: State) -> Iterator[Drift]:
-    """Ranks that failed or were lost since the last look. Success is not drift."""
-    for name, status in sorted(state.ranks.items(), key=lambda item: natural(item[0])):
-        before = recorded.ranks.get(name)
-        if status.state.ended and status.state is not RankState.SUCCEEDED and before != status:
-            yield Drift(address=f"rank/{name}", change="ended", detail=end_text(status))

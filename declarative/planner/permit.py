@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 
 from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.record import struct
 from declarative.model.resource import Desired
-from declarative.model.spec.reconcile import Budget, Cause, Reconcile
+from declarative.model.spec.project import Budget, Cause, Reconcile
 from declarative.model.state import State, natural
 from declarative.planner.limits import adding_actions, over_limit
 from declarative.planner.plan import Action, Op, Plan, Reason
@@ -131,42 +131,23 @@ def _gravest(causes: Collection[Cause], otherwise: Cause) -> Cause:
 
 
 def _cause(group: str, actions: Sequence[Action], state: State, asleep: Collection[str]) -> Cause:
-    reasons = {a.reason for a in actions}
+    reasons, node = {a.reason for a in actions}, actions[0].typed
     if any(a.ends for a in actions):
         return Cause.DELETE  # it ends work that goes on, whatever field led to that
-    if _is_scheduled(group, actions[0], reasons, asleep):
+    fleet_asleep = isinstance(node, NodeInputs) and f"fleet/{node.fleet}" in asleep
+    if Reason.SCHEDULE in reasons or group in asleep or (fleet_asleep and Reason.SURPLUS in reasons):
         return Cause.SCHEDULE
     ops = {a.op for a in actions if not a.forgets}
     if group.startswith("volume/") and Op.DELETE in ops:
         return Cause.DELETE  # its content is lost, whatever led to that
     if ops <= {Op.UPDATE}:
         return Cause.DRIFT if Reason.DRIFT in reasons else Cause.UPDATE
-    if group.startswith("task/") and not _stops_ranks(actions, state):
-        return _cause_of_start(ops, reasons)
-    return _gravest({_OF_REASON[a.reason] for a in actions if a.op is not Op.UPDATE}, Cause.CREATE)
-
-
-def _cause_of_start(ops: Collection[Op], reasons: Collection[Reason]) -> Cause:
-    """The cause for a task that stops no rank."""
-    if all(op is Op.DELETE for op in ops):
-        return Cause.IDLE  # only its records are left
-    runs_again = Reason.RETRY in reasons or Reason.INCOMPLETE in reasons
-    return Cause.RETRY if runs_again else Cause.CREATE
-
-
-def _is_scheduled(group: str, first: Action, reasons: Collection[Reason], asleep: Collection[str]) -> bool:
-    """Whether its schedule starts or ends a task, or makes nodes of a fleet superfluous."""
-    if Reason.SCHEDULE in reasons or group in asleep:
-        return True
-    node = first.typed
-    fleet_asleep = isinstance(node, NodeInputs) and f"fleet/{node.fleet}" in asleep
-    return fleet_asleep and Reason.SURPLUS in reasons
-
-
-def _stops_ranks(actions: Iterable[Action], state: State) -> bool:
-    """Whether one of the ranks that go has not ended."""
     gone = (a.address.name for a in actions if a.op is Op.DELETE and isinstance(a.typed, RankInputs))
-    return any(not state.has_ended(name) for name in gone)
+    if not group.startswith("task/") or not all(map(state.has_ended, gone)):
+        return _gravest({_OF_REASON[a.reason] for a in actions if a.op is not Op.UPDATE}, Cause.CREATE)
+    if ops == {Op.DELETE}:
+        return Cause.IDLE  # only the records of its ranks are left
+    return Cause.RETRY if reasons & {Reason.RETRY, Reason.INCOMPLETE} else Cause.CREATE
 
 
 def components(plan: Plan, groups: Collection[str]) -> list[frozenset[str]]:
@@ -192,8 +173,10 @@ def permitted_part(plan: Plan, state: State, inputs: PermitInputs) -> PermittedP
     causes = causes_of(plan, state, inputs.asleep, inputs.lost_groups)
     needs = needs_of(plan)
     deleted = {group_of(a) for a in plan.actions if a.op is Op.DELETE}
+    # What makes vanished things anew goes with whatever needs it, too.
     makes = {g for g, cause in causes.items() if cause is Cause.REPLACE_LOST} - deleted
-    allowed = _allowed(causes, needs, inputs, makes)
+    allowed = {g for g, cause in causes.items() if cause in inputs.rules.allow or g in inputs.approved}
+    allowed |= {n for g in allowed for n in needs[g] if causes[n] in HARMLESS or n in makes}
     waiting = {g: _not_allowed(g, cause, inputs.rules) for g, cause in causes.items() if g not in allowed}
     for group, why, hint in (*_protected(plan, causes), *_maybe_busy(plan, state, causes)):
         waiting[group] = WaitingGroup(group=group, cause=causes[group], why=why, hint=hint)
@@ -210,19 +193,6 @@ def permitted_part(plan: Plan, state: State, inputs: PermitInputs) -> PermittedP
     part = without_groups(plan, state, waiting)
     waiting |= _held_up(part, causes, needs, waiting)
     return PermittedPart(plan=part, causes=causes, waiting=tuple(waiting[g] for g in sorted(waiting)))
-
-
-def _allowed(
-    causes: Mapping[str, Cause],
-    needs: Mapping[str, Collection[str]],
-    inputs: PermitInputs,
-    makes: Collection[str],
-) -> set[str]:
-    """The groups that are allowed or approved, and what they need if that is harmless. `makes` are the groups
-    that make vanished things.
-    """
-    allowed = {g for g, cause in causes.items() if cause in inputs.rules.allow or g in inputs.approved}
-    return allowed | {n for g in allowed for n in needs[g] if causes[n] in HARMLESS or n in makes}
 
 
 def _in_place(
@@ -424,7 +394,12 @@ def _over_budget(
     part: Plan, state: State, causes: Mapping[str, Cause], inputs: PermitInputs
 ) -> dict[str, WaitingGroup]:
     """The groups for which a budget has no room, in the order of the plan."""
-    spendings = [_Spending(b, _used(b, inputs)) for b in inputs.rules.budgets if b.holds(inputs.now)]
+    changes = [c for c in inputs.earlier_changes if c.cause in _CAUSES and c.group.startswith("node/")]
+    spendings: list[_Spending] = []
+    for budget in inputs.rules.budgets:
+        if budget.holds(inputs.now):
+            recent = (c for c in changes if budget.window and c.at > inputs.now - budget.window)
+            spendings.append(_Spending(budget, sum(budget.counts(Cause(c.cause)) for c in recent)))
     out: dict[str, WaitingGroup] = {}
     for group in dict.fromkeys(map(group_of, part.actions)):
         mine = [s for s in spendings if s.budget.counts(causes[group])]
@@ -465,15 +440,6 @@ def _over_limit(
         group: WaitingGroup(group=group, cause=causes[group], why=why, hint=hint)
         for group in sorted(held(most))
     }
-
-
-def _used(budget: Budget, inputs: PermitInputs) -> int:
-    since = inputs.now - budget.window
-    return sum(
-        done.at > since and budget.counts(Cause(done.cause))
-        for done in inputs.earlier_changes
-        if budget.window and done.cause in _CAUSES and done.group.startswith("node/")
-    )
 
 
 def _weight(group: str, part: Plan, state: State) -> int:

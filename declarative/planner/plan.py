@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
-from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
 from declarative.model.record import struct
 from declarative.model.resource import Desired
-from declarative.model.state import Address, Renamed, Spent
+from declarative.model.state import ORPHAN, Address, Renamed, Spent
 from declarative.placement.problem import Refusal, Remedy, Suggestion
 from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, warning_health
 
@@ -67,7 +67,7 @@ def finding(
 
 
 def warning(desired: Desired, address: str, code: str, summary: str, hint: str) -> Diagnostic:
-    """The same as a warning."""
+    """A warning about something that is declared, with its place."""
     return finding(desired, address, code, summary, hint, Severity.WARNING)
 
 
@@ -99,7 +99,7 @@ class Action:
     """For a delete: only the record is removed, since `removed` says `destroy: false`."""
 
     ends: bool = False
-    """It ends work that goes on, though nothing is replaced: a limit was declared that is over already."""
+    """It ends running work although it replaces nothing: a declared limit is over already."""
 
     @property
     def stops(self) -> bool:
@@ -342,7 +342,7 @@ class Unplaced:
     waiting: tuple[str, ...] = ()
     """Tasks that stay pending because of their `retry`: apply still does the rest."""
     once: tuple[str, ...] = ()
-    """Those of `waiting` that only `--replace` asks for: without it, no later apply starts them."""
+    """The tasks of `waiting` that only `--replace` asks for: without it, no later apply starts them."""
     starts: tuple[Action, ...] = ()
     """The action on rank 0 of each task once there is room. Only shown."""
     allowed: bool = False
@@ -510,7 +510,7 @@ class Plan:
         return sum(action.stops for action in self.actions)
 
     def of(self, op: Op, kind: str) -> list[Action]:
-        """Its actions that do one thing to one kind."""
+        """The actions of one operation on one kind of thing."""
         return [a for a in self.actions if a.op is op and a.address.kind == kind]
 
     def only(self, actions: tuple[Action, ...]) -> Plan:
@@ -527,3 +527,113 @@ class Plan:
         counts[Op.CREATE] -= replaced
         counts[Op.DELETE] -= replaced
         return {**{op.value: counts[op] for op in Op}, "replace": replaced}
+
+
+# ----------------------------------------------------------------------------------------- shares of the cost
+
+MOST_NAMED = 3
+"""A list of shares names at most so many fleets, and tasks of each; more are counted."""
+
+
+class PricedNode(Protocol):
+    """A node with its price, and who holds which of its blocks."""
+
+    @property
+    def fleet(self) -> str:
+        """The name of its fleet."""
+
+    @property
+    def total(self) -> int:
+        """The number of its blocks."""
+
+    @property
+    def price(self) -> float | None:
+        """USD an hour for the whole node; None if unknown."""
+
+    @property
+    def cost(self) -> float | None:
+        """What it costs this project, USD an hour; None if unknown."""
+
+    @property
+    def holders(self) -> Mapping[int, str]:
+        """Busy block → its holder, `rank/train-0`."""
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class TaskShare:
+    """The blocks of one task on the nodes of one fleet. `hourly` is USD an hour; None if unknown."""
+
+    task: str
+    hourly: float | None
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class FleetShare:
+    """The nodes of one fleet. `hourly` is USD an hour; None if unknown."""
+
+    fleet: str
+    nodes: int
+    hourly: float | None
+    tasks: tuple[TaskShare, ...]
+
+    @property
+    def idle(self) -> float | None:
+        """The cost of the blocks that no task holds, USD an hour; None if unknown."""
+        used = total_price(task.hourly for task in self.tasks)
+        return None if self.hourly is None or used is None else max(0.0, self.hourly - used)
+
+
+def fleet_shares(nodes: Iterable[PricedNode]) -> tuple[FleetShare, ...]:
+    """The shares of all fleets, the largest first."""
+    costs: dict[str, list[float | None]] = {}
+    blocks: dict[str, dict[str, list[float | None]]] = {}
+    for node in nodes:
+        costs.setdefault(node.fleet, []).append(node.cost)
+        tasks = blocks.setdefault(node.fleet, {})
+        block = None if node.price is None else node.price / node.total
+        for holder in node.holders.values():
+            if holder.startswith("rank/"):
+                task = holder.removeprefix("rank/").removesuffix(ORPHAN).rpartition("-")[0]
+                tasks.setdefault(task, []).append(block)
+    out = [
+        FleetShare(
+            fleet=fleet,
+            nodes=len(prices),
+            hourly=total_price(prices),
+            tasks=tuple(
+                sorted(
+                    (
+                        TaskShare(task=task, hourly=total_price(prices_held))
+                        for task, prices_held in blocks[fleet].items()
+                    ),
+                    key=lambda share: (share.hourly is not None, -(share.hourly or 0.0), share.task),
+                )
+            ),
+        )
+        for fleet, prices in costs.items()
+    ]
+    return tuple(sorted(out, key=lambda s: (s.hourly is not None, -(s.hourly or 0.0), -s.nodes, s.fleet)))
+
+
+def largest_shares(nodes: Iterable[PricedNode], factor: float = 1.0) -> str:
+    """`fleet/gpu 6.00 (task/train 4.00, task/eval 1.00), fleet/cpu 2.00 and 3 more`: those that cost
+    something, times `factor`.
+    """
+    return and_more(
+        (
+            f"fleet/{fleet.fleet} {_amount(fleet.hourly, factor)}"
+            + (f" ({tasks})" if (tasks := _tasks(fleet, factor)) else "")
+            for fleet in fleet_shares(nodes)
+            if fleet.hourly != 0
+        ),
+        MOST_NAMED,
+    )
+
+
+def _tasks(fleet: FleetShare, factor: float) -> str:
+    dear = (task for task in fleet.tasks if task.hourly != 0)
+    return and_more((f"task/{task.task} {_amount(task.hourly, factor)}" for task in dear), MOST_NAMED)
+
+
+def _amount(hourly: float | None, factor: float) -> str:
+    return "unknown" if hourly is None else f"{hourly * factor:,.2f}"

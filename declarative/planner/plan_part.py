@@ -15,7 +15,6 @@ from fnmatch import fnmatchcase
 
 from declarative.model.inputs import NodeInputs
 from declarative.model.state import Address, Record, State, natural, rank_name
-from declarative.model.status import NodeState, Readiness
 from declarative.planner.fleets import node_of
 from declarative.planner.plan import (
     Action,
@@ -27,7 +26,7 @@ from declarative.planner.plan import (
     ReservationStatus,
     total_price,
 )
-from declarative.planner.preview import held_by
+from declarative.planner.preview import block_holders, held_by
 
 Groups = Mapping[str, Collection[str]]
 KEPT = ReservationStatus.KEPT
@@ -239,7 +238,7 @@ def _reverse(needs: Mapping[str, set[str]]) -> dict[str, set[str]]:
 
 
 def closure(start: Iterable[str], edges: Mapping[str, set[str]]) -> set[str]:
-    """These, and all that the edges lead to from them."""
+    """The nodes of `start`, and all that can be reached from them along the edges."""
     reached, more = set(start), list(start)
     while more:
         new = edges[more.pop()] - reached
@@ -272,12 +271,10 @@ def _reservations(plan: Plan, state: State, chosen: Container[str]) -> tuple[Res
         record = state.get("reservation", rank_name(item.task, item.rank))
         node = record and state.get("node", record.reservation.node)
         if record and node:
-            at = node_of(node, Readiness(state=NodeState.UNKNOWN), {})
-            recorded = record.reservation
-            unchanged = held_by(
-                at, (recorded.task, recorded.rank), recorded.blocks, volumes=item.volumes, status=KEPT
+            blocks = record.reservation.blocks
+            out.append(
+                held_by(node_of(node), item.task, item.rank, blocks, volumes=item.volumes, status=KEPT)
             )
-            out.append(unchanged)
     return tuple(out)
 
 
@@ -285,7 +282,7 @@ def _nodes(
     plan: Plan, state: State, chosen: Container[str], reservations: Iterable[Reservation]
 ) -> tuple[NodePreview, ...]:
     """The block map after the chosen actions."""
-    holders = _holders(state, reservations)
+    holders = block_holders(state, reservations)
     touched = {a.address for a in plan.actions if a.address.kind == "node"}
     left_out = {address for address in touched if str(address) not in chosen}
     out: list[NodePreview] = []
@@ -295,19 +292,7 @@ def _nodes(
             record = state.records.get(address)
             if record is None:
                 continue
-            node = node_of(record, Readiness(state=NodeState.UNKNOWN), {})
+            node = node_of(record)
             preview = replace(planned, total=node.total, status="kept", price=node.price, spot=node.spot)
         out.append(replace(preview, holders=holders.get(preview.name, {}) if preview.stays else {}))
     return tuple(out)
-
-
-def _holders(state: State, reservations: Iterable[Reservation]) -> dict[str, dict[int, str]]:
-    """Node → block → who holds it."""
-    holders: dict[str, dict[int, str]] = defaultdict(dict)
-    for item in reservations:
-        if item.status is not ReservationStatus.RELEASED:
-            name = f"rank/{rank_name(item.task, item.rank)}"
-            holders[item.node].update(dict.fromkeys(item.blocks, name))
-    for name, strays in state.strays.items():
-        holders[name].update(strays)
-    return holders

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from declarative.model.resource import EXISTING, LOCAL, Desired, Offer
 from declarative.model.state import State, natural, rank_name
-from declarative.model.status import NodeState, Readiness
 from declarative.placement.explain.free_a_node import suggest
 from declarative.placement.problem import Choice, Node, Suggestion
 from declarative.planner.actions import attached_volumes
@@ -21,16 +20,18 @@ from declarative.planner.plan import (
     held_price,
     total_price,
 )
-from declarative.planner.tasks import Course, TaskDecision
+from declarative.planner.tasks import Course
 from declarative.planner.volumes import VolumeDecision
 
 if TYPE_CHECKING:
     from declarative.planner.decisions import Decisions
 
+BlockHolders = Mapping[str, Mapping[int, str]]
+"""Node → block → who will hold it."""
 
-def held_by(node: Node, entry: tuple[str, int], blocks: tuple[int, ...], **more: Any) -> Reservation:
-    """The reservation of blocks of a node by a rank: `entry` is its task and number."""
-    task, rank = entry
+
+def held_by(node: Node, task: str, rank: int, blocks: tuple[int, ...], **more: Any) -> Reservation:
+    """The reservation of blocks of a node by a rank."""
     return Reservation(
         task=task,
         rank=rank,
@@ -50,11 +51,9 @@ def held_by(node: Node, entry: tuple[str, int], blocks: tuple[int, ...], **more:
 
 def reservations(recorded: State, state: State, decisions: Decisions) -> tuple[Reservation, ...]:
     """Every rank that holds or will hold blocks, and those whose blocks are given back; by task and rank."""
-    gone = Readiness(state=NodeState.UNKNOWN)
-    before = {r.address.name: node_of(r, gone, {}) for r in recorded.of("node")}
+    before = {r.address.name: node_of(r) for r in recorded.of("node")}
     after = before | decisions.nodes()
-    chosen = (_chosen(state, choice, after[choice.node]) for choice in decisions.outcome.choices)
-    out = {(item.task, item.rank): item for item in chosen}
+    out = {(c.task, c.rank): _chosen(state, c, after[c.node]) for c in decisions.outcome.choices}
     volumes = attached_volumes(recorded)
     for record in recorded.of("reservation"):
         reservation = record.reservation
@@ -62,21 +61,20 @@ def reservations(recorded: State, state: State, decisions: Decisions) -> tuple[R
         if entry in out:
             continue
         decision = decisions.tasks.get(reservation.task)
-        goes_on = decision is not None and _keeps(decision, record.address.name)
-        stays = goes_on and record.address in state.records
+        keeps = (
+            decision is not None
+            and decision.course is not Course.RUN
+            and not decision.leaves(record.address.name)
+            and record.address in state.records
+        )
         out[entry] = held_by(
             before[reservation.node],
-            entry,
+            *entry,
             reservation.blocks,
             volumes=dict(sorted(volumes.get(record.address.name, {}).items())),
-            status=ReservationStatus.KEPT if stays else ReservationStatus.RELEASED,
+            status=ReservationStatus.KEPT if keeps else ReservationStatus.RELEASED,
         )
     return tuple(out[entry] for entry in sorted(out, key=lambda entry: (natural(entry[0]), entry[1])))
-
-
-def _keeps(decision: TaskDecision, rank: str) -> bool:
-    """Whether a rank keeps its place."""
-    return decision.course is not Course.RUN and not decision.leaves(rank)
 
 
 def _chosen(state: State, choice: Choice, node: Node) -> Reservation:
@@ -87,7 +85,8 @@ def _chosen(state: State, choice: Choice, node: Node) -> Reservation:
     same = reservation is not None and (reservation.node, reservation.blocks) == (choice.node, choice.blocks)
     return held_by(
         node,
-        (choice.task, choice.rank),
+        choice.task,
+        choice.rank,
         choice.blocks,
         volumes=dict(sorted(choice.volumes.items())),
         status=ReservationStatus.KEPT if same and not node.new else ReservationStatus.NEW,
@@ -95,10 +94,10 @@ def _chosen(state: State, choice: Choice, node: Node) -> Reservation:
     )
 
 
-def plan_cost(state: State, decisions: Decisions) -> Cost:
+def plan_cost(state: State, decisions: Decisions, holders: BlockHolders) -> Cost:
     """The cost of whole nodes, before and after. On a partition's nodes only this project's blocks count."""
     fleets, outcome = decisions.fleets, decisions.outcome
-    held_blocks, holders = state.held_blocks(), _holders(state, decisions)
+    held_blocks = state.held_blocks()
     before = total_price(_price(f, held_blocks.get(f.node.name, {})) for f in fleets.decisions.values())
     staying = [_price(f, holders.get(f.node.name, {})) for f in fleets.staying()]
     after = total_price([*staying, *(n.price for n in outcome.launches)])
@@ -147,38 +146,31 @@ def _price_key(priced: Node | Offer) -> tuple[object, ...]:
     return (priced.backend, priced.region, priced.instance_type, priced.spot, priced.price)
 
 
-def _holders(state: State, decisions: Decisions) -> dict[str, dict[int, str]]:
-    """Node → block → who will hold it."""
+def block_holders(state: State, held: Iterable[Reservation]) -> dict[str, dict[int, str]]:
+    """Who will hold which block: the ranks with these reservations, and what is there and not recorded."""
     holders: dict[str, dict[int, str]] = {}
-    for choice in decisions.outcome.choices:
-        name = f"rank/{rank_name(choice.task, choice.rank)}"
-        holders.setdefault(choice.node, {}).update(dict.fromkeys(choice.blocks, name))
-    for record in state.of("reservation"):
-        reservation = record.reservation
-        decision = decisions.tasks.get(reservation.task)
-        if decision is not None and _keeps(decision, record.address.name):
-            name = f"rank/{record.address.name}"
-            holders.setdefault(reservation.node, {}).update(dict.fromkeys(reservation.blocks, name))
+    for item in held:
+        if item.status is not ReservationStatus.RELEASED:
+            name = f"rank/{rank_name(item.task, item.rank)}"
+            holders.setdefault(item.node, {}).update(dict.fromkeys(item.blocks, name))
     for node, strays in state.strays.items():
         # A queued rank is shown, and not the jobs that it waits for.
         holders[node] = {**strays, **holders.get(node, {})}
     return holders
 
 
-def suggestions(state: State, decisions: Decisions) -> tuple[Suggestion, ...]:
+def suggestions(decisions: Decisions, holders: BlockHolders) -> tuple[Suggestion, ...]:
     """Moves of running ranks that would let a node go."""
     wants = {name: f.want for name, f in decisions.tasks.items() if f.course is not Course.RUN}
     if not wants:
         return ()
-    holders = _holders(state, decisions)
     staying = [decision.planned for decision in decisions.fleets.staying()]
     nodes = [replace(n, held=holders.get(n.name, {})) for n in (*staying, *decisions.outcome.launches)]
     return suggest(nodes, decisions.fleets.desired.fleets, wants)
 
 
-def node_previews(state: State, decisions: Decisions) -> tuple[NodePreview, ...]:
+def node_previews(decisions: Decisions, holders: BlockHolders) -> tuple[NodePreview, ...]:
     """The block map: each node as it will be."""
-    holders = _holders(state, decisions)
     out = {name: _kept_or_not(decision, holders) for name, decision in decisions.fleets.decisions.items()}
     for node in decisions.outcome.launches:
         if node.name not in out or out[node.name].status == "deleted":
@@ -195,7 +187,7 @@ def node_previews(state: State, decisions: Decisions) -> tuple[NodePreview, ...]
     return tuple(out[name] for name in sorted(out, key=natural))
 
 
-def _kept_or_not(decision: NodeDecision, holders: Mapping[str, Mapping[int, str]]) -> NodePreview:
+def _kept_or_not(decision: NodeDecision, holders: BlockHolders) -> NodePreview:
     """The preview of an existing node."""
     node = decision.node
     return NodePreview(

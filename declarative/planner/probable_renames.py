@@ -18,9 +18,9 @@ from typing import Any
 
 from declarative.model.diagnostic import Diagnostic, Near, Severity, and_more
 from declarative.model.inputs import NodeInputs, VolumeInputs
-from declarative.model.resource import Desired
+from declarative.model.resource import Desired, offer_of
 from declarative.model.state import State
-from declarative.planner.fleets import fixed_changes, offer_of
+from declarative.planner.fleets import fixed_changes
 from declarative.planner.offers import allowed_backends, broken_limit
 from declarative.planner.plan import Action, Op, Plan, warning
 from declarative.planner.plan_part import group_of, names_of
@@ -293,7 +293,7 @@ def _fleets(desired: Desired, state: State) -> list[tuple[str, str]]:
         for new, fleet in fresh.items():
             if (
                 not fixed_changes(record, fleet)
-                and broken_limit(fleet, allowed_backends(desired, fleet), offer_of(record)) is None
+                and broken_limit(fleet, allowed_backends(desired, fleet), offer_of(record.node)) is None
             ):
                 out.append((old, new))
     return out

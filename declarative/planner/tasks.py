@@ -55,7 +55,7 @@ class Course(StrEnum):
     COMPLETED = "completed"
     """Some of its ranks have started, and the others still have their places: only the others are started."""
     RESIZED = "resized"
-    """Its ranks go on, but for those above its `nodes`; those that are missing are started beside them."""
+    """Its ranks below `nodes` go on, the others are stopped, and missing ones are started beside them."""
     RUN = "run"
 
 
@@ -78,9 +78,9 @@ class TaskDecision:
     failed_on: tuple[NodeFailures, ...] = ()
     """The machines on which earlier attempts failed."""
     avoids: tuple[str, ...] = ()
-    """The nodes among these that a new attempt is better off without, the last one last."""
+    """The nodes of these machines that a new attempt avoids, the last one last."""
     despite: tuple[str, ...] = ()
-    """Those that it may go to all the same, since no other place was found without them."""
+    """The avoided nodes that it may still go to, because no other place fits."""
 
     @property
     def name(self) -> str:
@@ -122,15 +122,6 @@ def changed_fields(before: RankInputs, after: RankInputs) -> tuple[tuple[str, ..
     return tuple(k for k in keys if k not in marked), tuple(k for k in keys if k in marked)
 
 
-def _changed(want: TaskWant, have: Mapping[int, Record]) -> set[str]:
-    """The fields in which a task differs from its recorded ranks."""
-    changed = {"nodes"} if any(rank >= want.spec.nodes for rank in have) else set[str]()
-    for rank, record in have.items():
-        if rank < want.spec.nodes:
-            changed.update(changed_fields(record.rank, want.rank_inputs(rank))[0])
-    return changed
-
-
 def _later_files(want: TaskWant, have: Mapping[int, Record], state: State) -> dict[str, str]:
     """Changes in the folders of `files` since a task has ended, which do not run it again.
 
@@ -155,7 +146,10 @@ def decide_task(
     if not have:
         return decision
     decision.incomplete = len(have) < max(record.rank.nodes for record in have.values())
-    changed = _changed(want, have)
+    changed = {"nodes"} if any(rank >= want.spec.nodes for rank in have) else set[str]()
+    for rank, record in have.items():
+        if rank < want.spec.nodes:
+            changed.update(changed_fields(record.rank, want.rank_inputs(rank))[0])
     if changed == {"files"}:
         decision.files = _later_files(want, have, state)
     if want.off and f"task/{decision.name}" not in requested:  # all its ranks have ended: see `is_planned`
@@ -177,8 +171,11 @@ def decide_task(
         decision.reason = Reason.SCHEDULE
     elif decision.missing:
         _complete(decision, state, now)
+    elif retry := due_retry(want, have.values(), state, now):
+        decision.reason, decision.because = Reason.RETRY, (retry.cause,)
+        _remember_failures(decision, state, retry)
     else:
-        _retry_or_keep(decision, state, now)
+        decision.course = Course.KEPT
     return decision
 
 
@@ -214,16 +211,6 @@ def _complete(decision: TaskDecision, state: State, now: float) -> None:
     ended = any(state.has_ended(r.address.name) for r in have)
     if not ended and all(_has_place(decision.want, rank, state) for rank in decision.missing):
         decision.course = Course.COMPLETED
-
-
-def _retry_or_keep(decision: TaskDecision, state: State, now: float) -> None:
-    """Leave a task as it is, unless it failed and its `retry` runs it again."""
-    retry = due_retry(decision.want, decision.have.values(), state, now)
-    if retry is None:
-        decision.course = Course.KEPT
-    else:
-        decision.reason, decision.because = Reason.RETRY, (retry.cause,)
-        _remember_failures(decision, state, retry)
 
 
 def _never_began(have: Iterable[Record], state: State) -> bool:
@@ -340,7 +327,9 @@ class RetryOutlook:
     attempt: int
     """The number of the next attempt in its series, or of the last one if there is no next."""
     after: float | None = None
-    """Those who follow it start it from then on, any other `apply` at once; None if it does not run again."""
+    """From when on a command that follows it starts it. Any other `apply` starts it at once. None if it does
+    not run again.
+    """
     until: float | None = None
     """When its time ends; None for never, or if it does not run again."""
     why: str
@@ -441,8 +430,13 @@ def _following(
     the time of the series is over.
     """
     since, count = noticed, 0
-    if before and _lasted(status, noticed, before) < longest:
-        since, count = before.since, before.count
+    if before:
+        lasted = noticed - before.at
+        if status.state is RankState.FAILED and status.started_at is not None and status.ended_at is not None:
+            # As its host measured it: the failure may have been noticed long after it happened.
+            lasted = status.ended_at - status.started_at
+        if lasted < longest:
+            since, count = before.since, before.count
     return RetrySeries(count=count + 1, since=since, at=now) if now - since <= longest else None
 
 
@@ -481,16 +475,6 @@ def _unknown(ranks: Iterable[str], state: State) -> bool:
         if node is None or node.state in UNFIT:
             return True
     return False
-
-
-def _lasted(status: RankStatus, noticed: float, before: RetrySeries) -> float:
-    """Seconds that an attempt lasted, as its host measured it; else the longest time possible.
-
-    A failure may be noticed long after it happened, and must not count as a long run then.
-    """
-    if status.state is RankState.FAILED and status.started_at is not None and status.ended_at is not None:
-        return status.ended_at - status.started_at
-    return noticed - before.at
 
 
 # ------------------------------------------------------------------------------------------- schedules

@@ -7,7 +7,7 @@ long. It is made again for the next task that mounts it, and not before.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from declarative.model.record import struct
 from declarative.model.resource import Desired, TaskWant
 from declarative.model.schema import in_place
 from declarative.model.spec import Volume
-from declarative.model.spec.amounts import Size
+from declarative.model.spec.values import Size
 from declarative.model.state import Address, Record, State, unused_since
 from declarative.placement.problem import GONE, PlacementOutcome, VolumeAt
 from declarative.planner.hosts import has_hosts, host_connections
@@ -36,15 +36,15 @@ class VolumeDecision:
     reason: Reason = Reason.NEW
     because: tuple[str, ...] = ()
     kept_back: bool = False
-    """It is protected: `destroy` keeps it, and names it."""
+    """`destroy` keeps it and names it, because it is protected."""
     waits: bool = False
-    """It waits for its first rank, and is not made yet."""
+    """It is made once its first rank has a place."""
     forgotten: bool = False
     """Only its record is deleted: it is not declared any more, and stays as it is; or it is gone."""
     unused: bool = False
     """It is deleted, and made as declared for the next task that mounts it."""
     lost: bool = False
-    """It is gone, and waits for somebody: nothing is done to it."""
+    """It is gone. Nothing is done to it until a person decides."""
     put_off: str = ""
     """Why it would be replaced, if this plan did not only end its protection. The next plan may."""
 
@@ -104,15 +104,12 @@ def decide_volumes(
         record = state.get("volume", name)
         before = record.volume if record else None
         after = _reached(_settled(before, want.inputs), before, hosts)
-        if after.volume_id is None and desired.is_guarded(
-            f"volume/{name}", after
-        ):  # an adopted one is released
+        guarded = after.volume_id is None and desired.is_guarded(f"volume/{name}", after)
+        if guarded:  # an adopted one is released
             after = replace(after, protected=True)
-        decision_of_volume = _judge(name, record, after, inventory, requested)
+        judged = _judge(name, record, after, inventory, requested)
         gone = record is not None and record.address in inventory.lost
-        decisions[name] = (
-            _if_gone(decision_of_volume) if gone else _protected_until_applied(decision_of_volume)
-        )
+        decisions[name] = _if_gone(judged) if gone else _protected_until_applied(judged)
     for record in state.of("volume"):
         if record.address.name not in decisions:
             decisions[record.address.name] = _removed(desired, record, destroy=destroy)
@@ -139,7 +136,12 @@ def _unprotects(before: VolumeInputs, after: VolumeInputs) -> bool:
 def _lost(desired: Desired, decisions: Collection[VolumeDecision]) -> list[Diagnostic]:
     """An error for each protected volume whose content would be lost."""
     errors = [error for d in decisions if d.replaced and (error := _irreplaceable(desired, d))]
-    lost = [d.name for d in decisions if d.reason is Reason.REMOVED and _is_declared_kept(desired, d)]
+    lost = [
+        d.name
+        for d in decisions
+        if d.reason is Reason.REMOVED and d.record and d.record.volume.prevent_destroy
+        if _is_protected(desired, d.record)  # the module `limits` handles `limits.protected`
+    ]
     families: dict[str, list[int]] = {}
     for family, _, number in (name.rpartition("-") for name in lost):
         if number.isdecimal():
@@ -160,12 +162,6 @@ def _lost(desired: Desired, decisions: Collection[VolumeDecision]) -> list[Diagn
     return errors
 
 
-def _is_declared_kept(desired: Desired, decision: VolumeDecision) -> bool:
-    """Whether a volume's own `prevent_destroy` keeps it. The module `limits` handles `limits.protected`."""
-    record = decision.record
-    return record is not None and record.volume.prevent_destroy and _is_protected(desired, record)
-
-
 def _judge(
     name: str, record: Record | None, after: VolumeInputs, inventory: Inventory, requested: Collection[str]
 ) -> VolumeDecision:
@@ -178,11 +174,6 @@ def _judge(
     if record.volume == after:  # nearly always
         mended = inventory.mendable(record.address)
         return VolumeDecision(name=name, record=record, after=after, reason=Reason.DRIFT, because=mended)
-    return _changed(name, record, after)
-
-
-def _changed(name: str, record: Record, after: VolumeInputs) -> VolumeDecision:
-    """Decide about a volume whose declaration changed: change it in place, or replace it."""
     because = _replacing(record.volume, after)
     return VolumeDecision(
         name=name,
@@ -198,7 +189,9 @@ def _replacing(before: VolumeInputs, after: VolumeInputs) -> tuple[str, ...]:
     """The changed inputs that replace a volume."""
     # The input `host` says how its host is reached. The field `host` names the host; it is the input `zone`.
     moved = tuple(k for k in differing(before, after) if k not in {*in_place(Volume), "host", "protected"})
-    return (*moved, *(("size",) if _shrunk(before, after) else ()))
+    if before.size is None or after.size is None:  # that of an adopted volume may not be declared
+        return moved
+    return (*moved, "size") if Size.parse(after.size).mib < Size.parse(before.size).mib else moved
 
 
 def keeps_content(before: VolumeInputs, after: VolumeInputs) -> bool:
@@ -295,8 +288,10 @@ def _irreplaceable(desired: Desired, decision: VolumeDecision) -> Diagnostic | N
     if not after.prevent_destroy or before.volume_id is not None:
         return None
     if requested:
-        return _protected(desired, address, "be made anew (`--replace`), empty", undo="")
-    return _protected(desired, address, f"be replaced (`{_field(decision)}` changed)")
+        hint = "set `prevent_destroy: false` if its content may be lost"
+        return _kept_from(desired, address, "be made anew (`--replace`), empty", hint)
+    hint = "undo the change, or set `prevent_destroy: false` if its content may be lost"
+    return _kept_from(desired, address, f"be replaced (`{_field(decision)}` changed)", hint)
 
 
 def _is_protected(desired: Desired, record: Record) -> bool:
@@ -322,13 +317,6 @@ def _removed(desired: Desired, record: Record, *, destroy: bool) -> VolumeDecisi
         kept_back=destroy and is_kept,
         forgotten=forgotten,
     )
-
-
-def _shrunk(before: VolumeInputs, after: VolumeInputs) -> bool:
-    """Whether it would be smaller. The size of an adopted volume may not be declared."""
-    if before.size is None or after.size is None:
-        return False
-    return Size.parse(after.size).mib < Size.parse(before.size).mib
 
 
 def _settled(before: VolumeInputs | None, after: VolumeInputs) -> VolumeInputs:
@@ -359,40 +347,31 @@ def with_zones(
     hosts = host_connections(desired)
     out: dict[str, VolumeDecision] = {}
     for name, decision in decisions.items():
-        placed = decision
-        if decision.after is not None and name in zones:
-            placed = replace(decision, after=_reached(replace(decision.after, zone=zones[name]), None, hosts))
-        if (
-            placed.makes
-            and placed.after
-            and not placed.after.zone
-            and has_hosts(desired, placed.after.backend)
-        ):
-            placed = replace(placed, waits=True)
-        out[name] = placed
+        after = decision.after
+        if after is not None and name in zones:
+            after = _reached(replace(after, zone=zones[name]), None, hosts)
+        waits = decision.makes and after and not after.zone and has_hosts(desired, after.backend)
+        out[name] = replace(decision, after=after, waits=decision.waits or bool(waits))
     return out
 
 
-def unmounted_volumes(desired: Desired, decisions: Mapping[str, VolumeDecision]) -> list[Diagnostic]:
+def unmounted_volumes(desired: Desired, decisions: Mapping[str, VolumeDecision]) -> Iterator[Diagnostic]:
     """Findings about volumes that wait for a rank, and that no rank mounts."""
     mounted = _mounted(desired.tasks.values())
-    return [_waits(desired, d.name) for d in decisions.values() if d.waits and d.name not in mounted]
+    for name in (d.name for d in decisions.values() if d.waits and d.name not in mounted):
+        address = f"volume/{name}"
+        if desired.volumes[name].cleanup is None:
+            summary = f"{address} is not made yet: it has no `host`, and no rank mounts it"
+            hint = "write `host:`, or mount it in a task: then it is made on the host of its rank"
+        else:
+            summary = f"{address} is not there: it has an `auto_cleanup_duration`, and no rank mounts it"
+            hint = "mount it in a task, for which it is made then; or remove `auto_cleanup_duration`"
+        yield warning(desired, address, "volume-waits", summary, hint)
 
 
 def _mounted(tasks: Iterable[TaskWant]) -> set[str]:
     """The volumes that ranks of these tasks may get."""
     return {name for want in tasks for mounts in want.mounts for mount in mounts for name in mount.names}
-
-
-def _waits(desired: Desired, name: str) -> Diagnostic:
-    address = f"volume/{name}"
-    if desired.volumes[name].cleanup is None:
-        summary = f"{address} is not made yet: it has no `host`, and no rank mounts it"
-        hint = "write `host:`, or mount it in a task: then it is made on the host of its rank"
-    else:
-        summary = f"{address} is not there: it has an `auto_cleanup_duration`, and no rank mounts it"
-        hint = "mount it in a task, for which it is made then; or remove `auto_cleanup_duration`"
-    return warning(desired, address, "volume-waits", summary, hint)
 
 
 def _undeclared(name: str, numbers: Sequence[int], declared_count: int, *, near: bool, renames: bool) -> str:
@@ -418,13 +397,6 @@ def _undeclared(name: str, numbers: Sequence[int], declared_count: int, *, near:
         if declared_count
         else hint
     )
-
-
-def _protected(
-    desired: Desired, address: str, what: str, *, undo: str = "undo the change, or "
-) -> Diagnostic:
-    hint = f"{undo}set `prevent_destroy: false` if its content may be lost"
-    return _kept_from(desired, address, what, hint)
 
 
 def _kept_from(desired: Desired, address: str, what: str, hint: str) -> Diagnostic:
@@ -477,31 +449,24 @@ def with_cleanup(
     return out
 
 
-def _is_due(decision: VolumeDecision, cleanup: int, state: State, now: float) -> bool:
-    """Whether a volume was attached to nothing for so many seconds, since its last use and since an apply
-    recorded the duration. A plan that changes the duration, or ends the protection, does not also delete.
-    """
-    assert decision.record is not None
-    before, after = decision.change
-    if before.auto_cleanup_duration != after.auto_cleanup_duration:
-        return False
-    if _unprotects(before, after):
-        return False
-    # A volume that is attached until this plan is detached from now on.
-    since = unused_since(decision.record, state.detached_since.get(decision.name, now))
-    return now - since >= cleanup
-
-
 def _unused(
     decision: VolumeDecision, cleanup: int, state: State, now: float, *, waits: bool
 ) -> VolumeDecision:
-    """Decide about a declared volume that is only for ranks and that no rank gets; `waits`: one still may."""
+    """Decide about a declared volume that is only for ranks and that no rank gets; `waits`: one still may. It
+    is deleted after `cleanup` seconds since its last use and since an apply recorded that duration.
+    """
     if decision.lost:
         return decision
     if decision.record is None:
         return replace(decision, waits=True)
     if decision.replaced:
         return replace(decision, unused=True)
-    if waits or not _is_due(decision, cleanup, state, now):
+    before, after = decision.change
+    # A plan that changes the duration, or ends the protection, does not also delete.
+    if waits or before.auto_cleanup_duration != after.auto_cleanup_duration or _unprotects(before, after):
+        return decision
+    # A volume that is attached until this plan is detached from now on.
+    since = unused_since(decision.record, state.detached_since.get(decision.name, now))
+    if now - since < cleanup:
         return decision
     return replace(decision, unused=True, reason=Reason.UNUSED, because=("auto_cleanup_duration",))

@@ -14,7 +14,7 @@ from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import NodeInputs
 from declarative.model.record import struct
 from declarative.model.resource import LOCAL, Desired
-from declarative.model.spec.reconcile import Cause, Reconcile
+from declarative.model.spec.project import Cause, Reconcile
 from declarative.model.state import State
 from declarative.planner.approval import approval_of
 from declarative.planner.permit import (

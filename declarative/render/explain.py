@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.outputs import Moment, Of
 from declarative.model.record import struct
-from declarative.model.schema.outputs import Moment, Of
-from declarative.model.spec.amounts import show_mib
+from declarative.model.spec.values import show_mib
 from declarative.model.status import BOOTING, NodeState
 from declarative.model.text import clean, ranges
 from declarative.placement.explain.alternatives import Alternative, Elsewhere, Instead, Rejected

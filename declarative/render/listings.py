@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.outputs import Moment, Of, Usd
 from declarative.model.record import struct
 from declarative.model.resource import Offer
-from declarative.model.schema.outputs import Moment, Of, Usd
-from declarative.model.spec.amounts import show_mib
+from declarative.model.spec.values import show_mib
 from declarative.model.state import KINDS, Record, natural
 from declarative.model.text import clean
-from declarative.planner.json_values import plain
+from declarative.planner.approval import plain
 from declarative.planner.offers import OfferListing, grouped_by_zone, priced_on
 from declarative.planner.plan import FORMAT_VERSION
 from declarative.render.output_json import diagnostics_json, iso, iso_ms, output

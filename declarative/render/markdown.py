@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from declarative.model.record import struct
-from declarative.model.spec.reconcile import HOURS_A_MONTH
+from declarative.model.spec.project import HOURS_A_MONTH
 from declarative.model.text import clean, host_lists
 from declarative.planner.approval import REFUSED, approval_of
 from declarative.planner.plan import Cost, NodePreview, Op, Plan

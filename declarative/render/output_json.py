@@ -1,6 +1,6 @@
 """The JSON that commands print, and the one way to write it.
 
-`model.schema.outputs` tells what is printed of a struct. The contract: docs/architecture.md, "The plan".
+`model.outputs` tells what is printed of a struct. The contract: docs/architecture.md, "The plan".
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.schema.outputs import Digits, Mark, keys_of, kind_of
-from declarative.planner.json_values import number, plain
+from declarative.model.outputs import Digits, Mark, keys_of, kind_of
+from declarative.planner.approval import number, plain
 
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]|#(?=#\\w*\\[)")
 """Characters that `json` does not escape, and that a terminal, an encoder or a CI agent (`##[…]`) may

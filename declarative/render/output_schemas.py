@@ -1,7 +1,7 @@
 """The published JSON Schemas of what `plan --json`, `status --json` and `state pull` print. Scripts rely on
 them.
 
-They are made from the structs that describe the outputs (`model.schema.outputs`). The schemas are open: a
+They are made from the structs that describe the outputs (`model.outputs`). The schemas are open: a
 version may get new keys within one `format_version`, and scripts must accept unknown keys.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Literal, TypeAlias
 
+from declarative.model.outputs import Kind, Mark, OneOf, Pattern, keys_of, kind_of
 from declarative.model.schema import DIALECT, Is
-from declarative.model.schema.outputs import Kind, Mark, OneOf, Pattern, keys_of, kind_of
 from declarative.planner.plan import FORMAT_VERSION
 from declarative.render.plan_document import PlanOutput
 from declarative.render.status_view import StatusView

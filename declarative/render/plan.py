@@ -12,12 +12,11 @@ from datetime import UTC, date, datetime
 
 from declarative.model.diagnostic import and_more
 from declarative.model.inputs import OfferInputs
-from declarative.model.spec.reconcile import HOURS_A_MONTH
+from declarative.model.spec.project import HOURS_A_MONTH
 from declarative.model.state import ADOPTED, PROTECTABLE
 from declarative.model.text import clean, host_lists
-from declarative.planner.plan import Cost, Op, Origin, Plan
-from declarative.planner.serves import StandIn, hourly_at_most, stand_ins
-from declarative.planner.shares import fleet_shares
+from declarative.planner.fallbacks import StandIn, hourly_at_most, stand_ins
+from declarative.planner.plan import Cost, Op, Origin, Plan, fleet_shares
 from declarative.render.actions import (
     actions_lines,
     adoption_text,

@@ -1,4 +1,4 @@
-"""What `plan --json` prints: its objects and their texts (see `model.schema.outputs`)."""
+"""What `plan --json` prints: its objects and their texts (see `model.outputs`)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from declarative.model.diagnostic import Severity
+from declarative.model.outputs import Moment, Of, OneOf, Pattern, Usd, address_of
 from declarative.model.record import struct
 from declarative.model.schema import Doc, Is
-from declarative.model.schema.outputs import Moment, Of, OneOf, Pattern, Usd, address_of
 from declarative.model.state import KINDS
 from declarative.placement.problem import Verdict
-from declarative.planner.approval import approval_in
-from declarative.planner.json_values import fallbacks_data, inputs_data, moved_data
-from declarative.planner.plan import FORMAT_VERSION, Loss, Op, Plan, Reason, ReservationStatus
-from declarative.planner.serves import hourly_at_most
-from declarative.planner.shares import fleet_shares
+from declarative.planner.approval import approval_in, fallbacks_data, inputs_data, moved_data
+from declarative.planner.fallbacks import hourly_at_most
+from declarative.planner.plan import FORMAT_VERSION, Loss, Op, Plan, Reason, ReservationStatus, fleet_shares
 from declarative.render.output_json import diagnostics_json, iso, output
 from declarative.render.status_view import HealthOutput
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from declarative.model.diagnostic import and_more
-from declarative.model.spec.amounts import show_mib
+from declarative.model.spec.values import show_mib
 from declarative.model.state import rank_name
 from declarative.model.text import clean, host_lists, ranges
 from declarative.placement.problem import SUCH_AS, RankVerdict, Refusal, Rejection, Verdict

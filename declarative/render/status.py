@@ -13,8 +13,7 @@ from declarative.model.record import struct
 from declarative.model.status import NodeState, Silence
 from declarative.model.text import clean, numberless
 from declarative.planner.health import GONE, LEFT_OUT, UNREADABLE, Health
-from declarative.planner.plan import Drift, Plan
-from declarative.planner.shares import largest_shares
+from declarative.planner.plan import Drift, Plan, largest_shares
 from declarative.render.output_json import iso
 from declarative.render.status_view import HostView, NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.render.text import (

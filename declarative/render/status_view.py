@@ -1,4 +1,4 @@
-"""What `status` shows: the objects of `status --json` (`model.schema.outputs`), and what people read."""
+"""What `status` shows: the objects of `status --json` (`model.outputs`), and what people read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar
 
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.outputs import TEXT_ONLY, As, Digits, Mark, Moment, Of, OneOf, Usd, address_of
 from declarative.model.record import struct
 from declarative.model.resource import Desired, Host, LeftOut, TaskWant
 from declarative.model.schema import Doc, Is
-from declarative.model.schema.outputs import TEXT_ONLY, As, Digits, Mark, Moment, Of, OneOf, Usd, address_of
 from declarative.model.spec import StopCriteria
-from declarative.model.spec.reconcile import HOURS_A_MONTH, Limits
+from declarative.model.spec.project import HOURS_A_MONTH, Limits
 from declarative.model.state import (
     Address,
     Record,

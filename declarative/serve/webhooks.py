@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from declarative import __version__
 from declarative.model.record import struct
-from declarative.model.spec.reconcile import HookFormat, Notify
+from declarative.model.spec.project import HookFormat, Notify
 from declarative.reconcile.round import Round, Wait
 from declarative.render.listings import event_json
 from declarative.render.output_json import to_line

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from declarative.model.codec import BadDataError, reader
+from declarative.model.outputs import OneOf, address_of
 from declarative.model.record import struct
 from declarative.model.schema import Doc, Is
-from declarative.model.schema.outputs import OneOf, address_of
 from declarative.model.state import KINDS, Address, Intent, Record, State, natural
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store.consistency import HeldBlocks, wrong_values

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from declarative.model.schema import BadValueError
-from declarative.model.spec.amounts import Size
 from declarative.model.spec.backend import ANYWHERE, ImageFilter, Reach
+from declarative.model.spec.values import Size
 from declarative.model.state import ANOTHERS, TAGS, Address, Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks, settings

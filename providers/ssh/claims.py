@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from declarative.model.inputs import VolumeInputs, inputs_of
-from declarative.model.spec.amounts import show_mib
+from declarative.model.spec.values import show_mib
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, Thing
 from providers.ownership import (

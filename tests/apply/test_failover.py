@@ -22,11 +22,10 @@ from declarative.model.diagnostic import InvalidError
 from declarative.model.inputs import inputs_of
 from declarative.model.state import Address, State
 from declarative.model.status import NodeState, Readiness
-from declarative.planner.facts import Facts, digest
 from declarative.planner.fallbacks import MOST_WAYS
 from declarative.planner.make import basis_of
 from declarative.planner.plan import Action, Op, Plan, Reason
-from declarative.planner.saved_plan import SavedPlan, dump, load
+from declarative.planner.saved_plan import Facts, SavedPlan, digest, dump, load
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from tests.support.cli import until
 from tests.support.market import KilledError, Market, Site, no_room, stock

@@ -9,8 +9,7 @@ import pytest
 
 from declarative.cli import COMMANDS, cli, errors
 from declarative.model.diagnostic import suggest
-from declarative.model.schema import decode, fields_of
-from declarative.model.schema.marks import Problem
+from declarative.model.schema import Problem, decode, fields_of
 from declarative.model.spec import DOCUMENTS
 from declarative.model.spec.backend import CatalogOffer, Network
 from declarative.model.spec.hosts import HostFields, ProxyJump, SshConfig

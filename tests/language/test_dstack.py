@@ -13,8 +13,7 @@ from declarative.apply.launch import first_commands, launch_of, missing_env
 from declarative.language.loader import load
 from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.inputs import RankInputs
-from declarative.model.schema import decode, fields_of
-from declarative.model.schema.marks import Problem, ignored_of
+from declarative.model.schema import Problem, decode, fields_of, ignored_of
 from declarative.model.spec import Fleet, Gpu, Resources, Task, Volume
 from declarative.model.spec.hosts import HostFields, ProxyJump, SshConfig
 from declarative.model.spec.mounts import Mount

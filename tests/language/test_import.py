@@ -25,8 +25,7 @@ from declarative.language.importers.skypilot import from_skypilot
 from declarative.language.loader import load
 from declarative.language.source import read
 from declarative.model.diagnostic import InvalidError
-from declarative.model.schema import fields_of
-from declarative.model.schema.marks import ignored_of
+from declarative.model.schema import fields_of, ignored_of
 from declarative.model.spec import DOCUMENTS
 from declarative.model.spec.values import Gpu
 from tests.support.golden import check_golden

@@ -19,8 +19,7 @@ from declarative.model.codes import CODES
 from declarative.model.diagnostic import Diagnostic, InvalidError, Severity
 from declarative.model.inputs import data_of
 from declarative.model.resource import RankMount
-from declarative.model.schema import Problem, fields_of, validate
-from declarative.model.schema.json_schema import _validator
+from declarative.model.schema import Problem, _validator, fields_of, validate
 from declarative.model.spec import DOCUMENTS, Fleet, Resources
 from declarative.provider.installed import installed
 from tests.support.cli import clean_env, fleet

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from declarative.model.schema import decode, fields_of
-from declarative.model.schema.json_schema import validate
-from declarative.model.schema.marks import Problem
+from declarative.model.schema import Problem, decode, fields_of, validate
 from declarative.model.spec import DOCUMENTS
 from declarative.model.spec.backend import CatalogOffer, Network
 from declarative.model.spec.hosts import HostFields, ProxyJump, SshConfig

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from declarative.model.inputs import data_of
+from declarative.model.resource import offer_of
 from declarative.placement.filters import blocks_wanted, place_reason
 from declarative.placement.problem import NodeType
-from declarative.planner.fleets import offer_of
 from declarative.planner.offers import broken_limit
 from declarative.planner.plan import Op
 from declarative.provider import PermanentKind
@@ -103,7 +103,7 @@ def check(site, market, desired):
     homes: dict[str, set[object]] = {}
     for record in nodes.values():
         fleet = desired.fleets[record.inputs["fleet"]]
-        assert broken_limit(fleet, ("sky",), offer_of(record)) is None
+        assert broken_limit(fleet, ("sky",), offer_of(record.node)) is None
         if fleet.placement.value == "cluster":
             homes.setdefault(str(fleet.name), set()).add(record.inputs["region"])
     assert all(len(found) == 1 for found in homes.values()), homes

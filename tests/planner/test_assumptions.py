@@ -15,9 +15,9 @@ from declarative.model.diagnostic import InvalidError
 from declarative.model.manifest import Entry, Manifest
 from declarative.model.state import Address, Record, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
-from declarative.planner.facts import Facts, facts_used
 from declarative.planner.inventory import Inventory
 from declarative.planner.plan import Op
+from declarative.planner.saved_plan import Facts, facts_used
 from declarative.store import open_store
 from tests.render.test_render import act
 from tests.support.model import of_attachment, of_node, of_reservation, of_volume, project

@@ -12,9 +12,8 @@ from declarative.model.state import Address
 from declarative.model.status import RankState, RankStatus
 from declarative.planner.decisions import PlanRequest
 from declarative.planner.explain import Explainer
-from declarative.planner.facts import facts_used
 from declarative.planner.plan import Op
-from declarative.planner.saved_plan import SavedPlan, dump, load
+from declarative.planner.saved_plan import SavedPlan, dump, facts_used, load
 from declarative.render.plan import plan_text
 from tests.support.model import World
 from tests.support.planned import GPU, carry_out, declared

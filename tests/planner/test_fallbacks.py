@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from declarative.model.blocks import Shape
 from declarative.model.resource import Offer
-from declarative.model.spec.reconcile import Limits
+from declarative.model.spec.project import Limits
 from declarative.model.spec.values import FallbackPolicy
 from declarative.model.state import Spent, State
 from declarative.planner.approval import (
@@ -24,18 +24,17 @@ from declarative.planner.approval import (
     differences,
     read_approval,
 )
-from declarative.planner.facts import Facts
-from declarative.planner.inventory import Inventory
-from declarative.planner.limits import with_limit_errors
-from declarative.planner.make import make_plan
-from declarative.planner.saved_plan import SavedPlan, dump, load
-from declarative.planner.serves import (
+from declarative.planner.fallbacks import (
     FallbackTerms,
     affordable,
     extra_cost,
     hourly_at_most,
     same_hardware,
 )
+from declarative.planner.inventory import Inventory
+from declarative.planner.limits import with_limit_errors
+from declarative.planner.make import make_plan
+from declarative.planner.saved_plan import Facts, SavedPlan, dump, load
 from declarative.provider import PermanentKind
 from declarative.render.html import plan_html
 from declarative.render.markdown import plan_markdown

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative.model.spec.reconcile import Cause
+from declarative.model.spec.project import Cause
 from declarative.model.state import Address, Intent
 from declarative.model.status import RankState
 from declarative.planner.inventory import Inventory, observed_state

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from declarative.model.diagnostic import Diagnostic, Severity
-from declarative.model.spec.reconcile import HOURS_A_MONTH
+from declarative.model.spec.project import HOURS_A_MONTH
 from declarative.model.state import Spent
 from declarative.planner.limits import over_limit, with_limit_errors
 from declarative.planner.plan import ROUNDING, Cost, NodePreview, Op, Reason

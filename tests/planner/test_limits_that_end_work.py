@@ -16,12 +16,12 @@ from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.cli import apply as cli_apply
 from declarative.cli import cli
 from declarative.converge import project as project_session
-from declarative.model.spec.reconcile import Cause
+from declarative.model.spec.project import Cause
 from declarative.model.status import RankState
 from declarative.planner.approval import approval_of, differences
-from declarative.planner.facts import stopped_by_now
 from declarative.planner.permit import causes_of
 from declarative.planner.plan import Op
+from declarative.planner.saved_plan import stopped_by_now
 from declarative.planner.tasks import desired_at
 from declarative.reconcile.permission import Backoff, choose
 from declarative.render.html import plan_html

@@ -15,9 +15,9 @@ import pytest
 from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.resource import Desired
-from declarative.model.spec.amounts import Duration
-from declarative.model.spec.reconcile import Budget, Cause, Limits, Reconcile
+from declarative.model.spec.project import Budget, Cause, Limits, Reconcile
 from declarative.model.spec.schedule import Cron
+from declarative.model.spec.values import Duration
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankState
 from declarative.planner.inventory import observed_state

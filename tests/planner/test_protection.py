@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from declarative.model.inputs import VolumeInputs
-from declarative.model.spec.project import Moves
-from declarative.model.spec.reconcile import Cause
+from declarative.model.spec.project import Cause, Moves
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankState
 from declarative.placement.problem import PlacementOutcome
@@ -21,7 +20,7 @@ from declarative.planner.inventory import Inventory
 from declarative.planner.limits import with_limit_errors
 from declarative.planner.permit import causes_of
 from declarative.planner.plan import Op
-from declarative.planner.volumes import _shrunk, decide_volumes, with_cleanup
+from declarative.planner.volumes import decide_volumes, keeps_content, with_cleanup
 from tests.support.cli import Project, fleet, task
 from tests.support.model import World
 from tests.support.model import project as declared
@@ -116,7 +115,7 @@ def test_an_adopted_volume_need_not_say_its_size(before, after, smaller):
     sizes = [
         VolumeInputs(backend="local", region="local", volume_id="v", size=size) for size in (before, after)
     ]
-    assert _shrunk(*sizes) is smaller
+    assert keeps_content(*sizes) is not smaller
 
 
 @pytest.mark.parametrize(

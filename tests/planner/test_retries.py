@@ -261,7 +261,7 @@ def test_what_is_to_be_stopped_first_gets_new_blocks():
 
 
 def test_a_saved_plan_of_a_retry_is_the_same_plan():
-    from declarative.planner.facts import facts_used
+    from declarative.planner.saved_plan import facts_used
 
     world, desired = gang(), job()
     fail(world)

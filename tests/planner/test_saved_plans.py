@@ -19,20 +19,23 @@ from declarative.model.manifest import Entry, Manifest
 from declarative.model.resource import LOCAL
 from declarative.model.state import Address, State
 from declarative.model.status import NodeState, RankState, Readiness
-from declarative.planner.facts import (
-    Facts,
-    OfferFact,
-    canonical,
-    changed_facts,
-    digest,
-    facts_now,
-    facts_used,
-    record_difference,
-)
 from declarative.planner.inventory import Inventory
 from declarative.planner.make import make_plan
 from declarative.planner.plan import Plan
-from declarative.planner.saved_plan import FILE_VERSION, SavedPlan, dump, load
+from declarative.planner.saved_plan import (
+    FILE_VERSION,
+    Facts,
+    OfferFact,
+    SavedPlan,
+    canonical,
+    changed_facts,
+    digest,
+    dump,
+    facts_now,
+    facts_used,
+    load,
+    record_difference,
+)
 from declarative.render.plan import plan_text
 from declarative.render.plan_document import plan_json
 from tests.support.model import World, offers_of, project, set_limits
@@ -157,7 +160,7 @@ def test_a_plan_that_is_not_stale_can_be_applied(found, seed):
         return
     meanwhile(world, rng)
     now = facts_now(saved.plan, saved.facts, world.state(), world.inventory(desired))
-    said = changed_facts(saved.facts, now)
+    said = [*changed_facts(saved.facts, now)]
     event(f"stale: {sorted({d.code for d in said})}")
     assert bool(said) is (digest_of(saved.facts) != digest_of(now))
     assert {str(a) for a in world.gone} == {d.address for d in said if d.code == "plan-gone"}
@@ -273,7 +276,7 @@ def test_a_node_that_cannot_do_any_more_what_its_task_asks_for_counts(known):
     (node,) = facts.able
     assert facts.able == {node: True}
     for later in (None, frozenset({"hard", "podman"})):
-        assert changed_facts(facts, facts_now(plan, facts, world.state(), seen(later))) == ()
+        assert not [*changed_facts(facts, facts_now(plan, facts, world.state(), seen(later)))]
     (said,) = changed_facts(facts, facts_now(plan, facts, world.state(), seen(frozenset({"podman"}))))
     assert (said.code, said.address) == ("plan-node-state", f"node/{node}")
     refused = make_plan(desired, world.state(), seen(frozenset()), world.now)
@@ -374,7 +377,7 @@ CHEAP = OfferFact(price=1.0, room=2, shape={"cpu": 1})
     ],
 )
 def test_what_has_changed_of_an_offer_is_said(was, now, words):
-    found = changed_facts(Facts(offers={"big": was}), Facts(offers={"big": now}))
+    found = [*changed_facts(Facts(offers={"big": was}), Facts(offers={"big": now}))]
     said = [f"what nodes would be launched from has changed: big {words}"] if words else []
     assert [d.summary for d in found] == said
 

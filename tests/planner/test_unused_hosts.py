@@ -16,9 +16,8 @@ from declarative.model.resource import LeftOut
 from declarative.model.state import State
 from declarative.model.status import HostRefusal, NodeState
 from declarative.planner.health import host_health, node_hint
-from declarative.planner.hosts import declared_hosts
+from declarative.planner.hosts import contact_notes, declared_hosts
 from declarative.planner.inventory import Inventory
-from declarative.planner.refused_hosts import contact_notes
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.status_view import host_view
 from tests.language.test_host_keys import KEY, OTHER

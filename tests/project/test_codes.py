@@ -14,7 +14,7 @@ import pytest
 
 from declarative.apply.graph_walk import code_of
 from declarative.language.template import MissingEnvError
-from declarative.model.codes import CODES, REJECTIONS, Chapter, Code
+from declarative.model.codes import BY_CHAPTER, CODES, REJECTIONS, Chapter, Code
 from declarative.placement.explain import never
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.store import StateError
@@ -208,9 +208,9 @@ def test_the_scan_sees_the_constructors():
 
 
 def test_every_code_is_in_the_catalogue():
-    assert {c: p for c, p in used().items() if c not in CODES} == {}, "add them to declarative/model/codes"
+    assert {c: p for c, p in used().items() if c not in CODES} == {}, "add them to declarative/model/codes.py"
     missing = {c: p for c, p in used_rejections().items() if c not in REJECTIONS}
-    assert missing == {}, "add them to declarative/model/codes/planning.py"
+    assert missing == {}, "add them to declarative/model/codes.py"
 
 
 def test_every_entry_of_the_catalogue_is_raised():
@@ -219,8 +219,7 @@ def test_every_entry_of_the_catalogue_is_raised():
 
 
 def test_structural_codes_are_those_of_placement():
-    structural = {name for name, code in REJECTIONS.items() if code.group is Chapter.STRUCTURAL}
-    assert structural == set(never.LASTING)
+    assert set(BY_CHAPTER[Chapter.STRUCTURAL]) == set(never.LASTING)
     assert set(never.LASTING | never.PASSING) == set(REJECTIONS)
 
 
@@ -237,7 +236,7 @@ def test_an_entry_says_all_three_things(name):
 HEAD = """\
 # Errors, by code
 
-<!-- Generated from declarative/model/codes: FLEETFORM_ACCEPT=1 ./dev test tests/project/test_codes.py -->
+<!-- Generated from declarative/model/codes.py: FLEETFORM_ACCEPT=1 ./dev test tests/project/test_codes.py -->
 
 Every finding carries a code in brackets, the place, and what to type instead:
 
@@ -259,10 +258,9 @@ may change.
 def page() -> str:
     out = [HEAD, *(f"- [{group.value}](#{anchor(group.value)})" for group in Chapter), ""]
     for group in Chapter:
-        table = REJECTIONS if group in (Chapter.STRUCTURAL, Chapter.CAPACITY) else CODES
         out += [f"## {group.value}", "", textwrap.fill(group.about, 118), ""]
-        for name in sorted(n for n, c in table.items() if c.group is group):
-            out += entry(name, table[name])
+        for name, code in sorted(BY_CHAPTER[group].items()):
+            out += entry(name, code)
     return "\n".join(out).rstrip() + "\n"
 
 

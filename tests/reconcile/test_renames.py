@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declarative.model.inputs import RankInputs
-from declarative.model.spec.reconcile import Budget, Cause, Guarded, Limits, Reconcile
+from declarative.model.spec.project import Budget, Cause, Guarded, Limits, Reconcile
 from declarative.model.state import Address
 from declarative.model.status import NodeState, RankState
 from declarative.planner.plan import Op

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declarative.cli.run_output import LoopOutput
-from declarative.model.spec.reconcile import Budget, Cause, Limits, Reconcile
+from declarative.model.spec.project import Budget, Cause, Limits, Reconcile
 from declarative.model.state import Address
 from declarative.model.status import NodeState, RankState
 from declarative.reconcile.permission import Backoff

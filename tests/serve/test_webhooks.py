@@ -20,7 +20,7 @@ from declarative.cli.events import targets
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.spec import Name
 from declarative.model.spec.policy import OperatorPolicy
-from declarative.model.spec.reconcile import HookFormat, Notify
+from declarative.model.spec.project import HookFormat, Notify
 from declarative.reconcile.round import Round, Wait
 from declarative.serve import webhooks
 from declarative.serve.webhooks import Announcer, Deliveries, Webhook, deliver, message, pending

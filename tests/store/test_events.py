@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from declarative.model.spec.reconcile import EVENT_TYPES
+from declarative.model.spec.project import EVENT_TYPES
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store import StateError, open_store

@@ -10,8 +10,7 @@ from typing import Any
 
 from declarative.model.resource import Offer
 from declarative.model.spec import CreationPolicy
-from declarative.model.spec.amounts import Count
-from declarative.model.spec.values import Gpu, Resources
+from declarative.model.spec.values import Count, Gpu, Resources
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.problem import Ask, PlacementOutcome
 from tests.support.worlds import Case, Choose, by_price

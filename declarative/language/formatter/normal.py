@@ -12,14 +12,13 @@ from typing import Any, TypeAlias
 
 from declarative.language.formatter.layout import Line, YamlItem, YamlNode
 from declarative.language.source import parse
-from declarative.model.schema import BadValueError, Syntax, fields_of
-from declarative.model.schema.json_schema import kept
+from declarative.model.schema import BadValueError, Syntax, fields_of, kept
 from declarative.model.spec import DOCUMENTS, Count, Duration, Gpu, Memory, Mount, Mounts, NodeCount, Variable
 from declarative.model.spec.hosts import HostFields, Hosts
 from declarative.model.spec.mounts import Inline
 from declarative.model.spec.project import Variables
 from declarative.model.spec.schedule import Retry
-from declarative.model.spec.software import File, Files
+from declarative.model.spec.task import File, Files
 
 _ELSEWHERE = re.compile(
     r"(?i:y|n|yes|no|on|off|=|<<|0b[01_]+|\d{4}-\d\d?-\d\d?.*"

@@ -10,10 +10,9 @@ from typing import Any
 from declarative.language.importers.command_notes import Commands, note_clone, note_rights
 from declarative.language.importers.drafts import Draft, Noted, known_backends, name_of
 from declarative.language.source import Document, Path
-from declarative.model.schema import fields_of
-from declarative.model.schema.marks import BadValueError, ignored_of
+from declarative.model.schema import BadValueError, fields_of, ignored_of
 from declarative.model.spec import DOCUMENTS, Resources
-from declarative.model.spec.software import Files, Repos
+from declarative.model.spec.task import Files, Repos
 from declarative.model.spec.values import Gpu
 
 _SECRET = re.compile(r"\$\{\{\s*secrets\.(\w+)\s*\}\}", re.ASCII)

@@ -15,8 +15,7 @@ from declarative.language.source.places import SECRET_FIELDS, Spot
 from declarative.language.template import Place, TemplateError, TemplateScope, interpolate
 from declarative.model.diagnostic import Severity, Span
 from declarative.model.record import struct
-from declarative.model.schema import Problem, decode, fields_of, validate
-from declarative.model.schema.marks import describe
+from declarative.model.schema import Problem, decode, describe, fields_of, validate
 from declarative.model.spec import DOCUMENTS
 from declarative.model.spec.text import NAME
 

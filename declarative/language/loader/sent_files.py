@@ -20,7 +20,7 @@ from declarative.language.loader.project_folder import Rules
 from declarative.model.codec import PLAN_KIND
 from declarative.model.manifest import Entry, Manifest
 from declarative.model.record import struct
-from declarative.model.spec.software import File, Files
+from declarative.model.spec.task import File, Files
 
 MAX_FILES = 20_000
 """For one task. All tasks together may have four times as many; equal `files` count once."""

@@ -1,6 +1,5 @@
 """The documents that users write (docs/language.md), as dataclasses. Pure."""
 
-from declarative.model.spec.amounts import Count, Duration, Memory, Size
 from declarative.model.spec.backend import Backend, CatalogOffer
 from declarative.model.spec.fleet import Fleet, NodeCount
 from declarative.model.spec.mounts import Mount, Mounts, Volume
@@ -8,7 +7,17 @@ from declarative.model.spec.project import Project, Variable
 from declarative.model.spec.schedule import Retry, RetryEvent
 from declarative.model.spec.task import CreationPolicy, Isolation, StartupOrder, StopCriteria, Task
 from declarative.model.spec.text import Env, Name, Tags
-from declarative.model.spec.values import Blocks, Gpu, Placement, Resources, SpotPolicy
+from declarative.model.spec.values import (
+    Blocks,
+    Count,
+    Duration,
+    Gpu,
+    Memory,
+    Placement,
+    Resources,
+    Size,
+    SpotPolicy,
+)
 
 DOCUMENTS: dict[str, type] = {
     "project": Project,

@@ -12,20 +12,20 @@ from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from declarative.model.record import struct
-from declarative.model.schema.decode import decode_part, encode
-from declarative.model.schema.marks import (
+from declarative.model.schema import (
     BadValueError,
     Doc,
     Is,
     Json,
     Word,
     closed_mapping,
+    decode_part,
     describe,
+    encode,
     raise_all,
 )
-from declarative.model.spec.amounts import MAX_COUNT, Size
 from declarative.model.spec.text import PLACES, WORDS, Name
-from declarative.model.spec.values import Gpu
+from declarative.model.spec.values import MAX_COUNT, Gpu, Size
 
 ANYWHERE = "*"
 """The key for an image that is the same in all regions."""

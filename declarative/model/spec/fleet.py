@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import suggest
 from declarative.model.record import struct
-from declarative.model.schema.marks import (
+from declarative.model.schema import (
     MAX_SHOWN,
     BadValueError,
     Doc,
@@ -19,11 +19,21 @@ from declarative.model.schema.marks import (
     closed_mapping,
     describe,
 )
-from declarative.model.spec.amounts import MAX_COUNT, Count, IdleDuration, unpadded
 from declarative.model.spec.hosts import SshConfig
 from declarative.model.spec.schedule import Schedule
 from declarative.model.spec.text import PLACES, WORDS, Env, Name, Tags
-from declarative.model.spec.values import Blocks, FallbackPolicy, Level, Placement, Resources, SpotPolicy
+from declarative.model.spec.values import (
+    MAX_COUNT,
+    Blocks,
+    Count,
+    FallbackPolicy,
+    IdleDuration,
+    Level,
+    Placement,
+    Resources,
+    SpotPolicy,
+    unpadded,
+)
 
 _SLURM_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,&|!*()\[\]:@+-]{0,254}", re.ASCII)
 """The form of the name of a partition, account, QoS or feature; it becomes part of a command line

@@ -8,12 +8,23 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.record import struct
-from declarative.model.schema.decode import decode_part, encode
-from declarative.model.schema.json_schema import object_schema
-from declarative.model.schema.marks import BadValueError, Doc, Is, Json, Word, describe, raise_all
+from declarative.model.schema import (
+    BadValueError,
+    Doc,
+    Is,
+    Json,
+    Word,
+    decode_part,
+    describe,
+    each_parsed,
+    encode,
+    object_schema,
+    raise_all,
+)
 from declarative.model.spec.text import Env
 from declarative.model.spec.values import Blocks, Resources, Topology
 
@@ -250,12 +261,8 @@ class Hosts(tuple[HostFields, ...]):
         out: list[HostFields] = []
         faults: list[BadValueError] = []
         known: set[tuple[str, int | None]] = set()
-        for i, item in enumerate(value):
-            try:
-                host = decode_part(HostFields, {"hostname": item} if isinstance(item, str) else item)
-            except BadValueError as bad:
-                faults += bad.within(i)
-                continue
+        bodies = ({"hostname": item} if isinstance(item, str) else item for item in value)
+        for i, host in each_parsed(enumerate(bodies), partial(decode_part, HostFields), faults):
             if (host.hostname, host.port) in known:
                 summary = f"{describe(host.hostname)} is named twice"
                 faults.append(BadValueError("duplicate-host", summary, "remove one", (i,)))
@@ -265,9 +272,8 @@ class Hosts(tuple[HostFields, ...]):
         has_address = [h.internal_ip is not None for h in out]
         if any(has_address) and not all(has_address):
             hint = "give every host one, or none"
-            raise BadValueError(
-                "bad-address", "only some hosts have an `internal_ip`", hint, (has_address.index(False),)
-            )
+            where = (has_address.index(False),)
+            raise BadValueError("bad-address", "only some hosts have an `internal_ip`", hint, where)
         return cls(out)
 
     @classmethod

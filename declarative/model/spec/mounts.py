@@ -12,20 +12,22 @@ from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import MAX_WORD, suggest
 from declarative.model.record import struct
-from declarative.model.schema.decode import decode_part, encode
-from declarative.model.schema.marks import (
+from declarative.model.schema import (
     BadValueError,
     Doc,
     InPlace,
     Is,
     Json,
     closed_mapping,
+    decode_part,
     describe,
+    each_parsed,
+    encode,
     raise_all,
     unquoted,
 )
-from declarative.model.spec.amounts import MAX_COUNT, IdleDuration, Size
 from declarative.model.spec.text import Name, Tags
+from declarative.model.spec.values import MAX_COUNT, IdleDuration, Size
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -232,25 +234,22 @@ class Mount:
             elif key not in known:
                 faults.append(_unknown(key, known, *_HOST_ONLY))
         raise_all(faults)
-        names = _texts(value.get("name"))
+        name = value.get("name")
+        texts = [name] if isinstance(name, str) else name
+        if not isinstance(texts, list | tuple) or not all(isinstance(t, str) and t for t in texts):
+            texts = ()
+        names = tuple(map(str, texts))
         if not names:
             at = ("name",) if "name" in value else ()
             raise BadValueError("bad-mount", "`name` is a volume's name or a list of them", cls.HINT, at)
         if "path" not in value:
             raise BadValueError("missing-field", "`path` is missing", cls.HINT)
-        inline = cls._inline(value, len(names))
-        return cls(names, _check_path(value["path"], ("path",)), inline)
-
-    @classmethod
-    def _inline(cls, value: Mapping[str, Json], names: int) -> Inline | None:
         fields = {k: v for k, v in value.items() if k in _INLINE}
-        if not fields:
-            return None
-        if names > 1:
-            raise BadValueError(
-                "bad-mount", "a volume to create has one name, not alternatives", cls.HINT, ("name",)
-            )
-        return decode_part(Inline, fields)
+        if fields and len(names) > 1:
+            summary = "a volume to create has one name, not alternatives"
+            raise BadValueError("bad-mount", summary, cls.HINT, ("name",))
+        inline = decode_part(Inline, fields) if fields else None
+        return cls(names, _check_path(value["path"], ("path",)), inline)
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
@@ -281,23 +280,6 @@ class Mount:
             return f"{self.names[0]}:{self.path}"
         name: Json = self.names[0] if len(self.names) == 1 else list(self.names)
         return {"name": name, "path": self.path, **(encode(self.inline) if self.inline else {})}
-
-
-def _duplicate(mounts: Sequence[Mount], index: int) -> BadValueError:
-    what = "two volumes are mounted"
-    hint = "change one of the paths; `name: [a, b]` mounts whichever of the two is there"
-    if any(mount.instance_path for mount in mounts):
-        what, hint = "two folders or volumes are mounted", "change one of the paths"
-    summary = f"{what} at {describe(mounts[0].path)}"
-    return BadValueError("duplicate-mount", summary, hint, (index,))
-
-
-def _texts(value: Json) -> tuple[str, ...]:
-    """The text, or the texts of a list; empty if one of them is empty or not a text."""
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) and text for text in texts):
-        return ()
-    return tuple(map(str, texts))
 
 
 def _unknown(key: str, known: Sequence[str], *also: str) -> BadValueError:
@@ -375,15 +357,15 @@ class Mounts(tuple[Mount, ...]):
         faults: list[BadValueError] = []
         by_path: dict[str, list[Mount]] = {}
         at: dict[int, Mount] = {}
-        for i, item in enumerate(value):
-            try:
-                mount = Mount.parse(item)
-            except BadValueError as bad:
-                faults += bad.within(i)
-                continue
+        for i, mount in each_parsed(enumerate(value), Mount.parse, faults):
             others = by_path.setdefault(mount.path, [])
             if others:
-                faults.append(_duplicate([*others, mount], i))
+                what = "two volumes are mounted"
+                hint = "change one of the paths; `name: [a, b]` mounts whichever of the two is there"
+                if any(one.instance_path for one in (*others, mount)):
+                    what, hint = "two folders or volumes are mounted", "change one of the paths"
+                summary = f"{what} at {describe(mount.path)}"
+                faults.append(BadValueError("duplicate-mount", summary, hint, (i,)))
             others.append(mount)
             at[i] = mount
         faults += _hidden(at)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from declarative.model.record import struct
-from declarative.model.schema.marks import BadValueError, Doc, Json, Word
+from declarative.model.schema import BadValueError, Doc, Json, Word
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TOOLS: Mapping[str, tuple[str, ...]] = {

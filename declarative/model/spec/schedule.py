@@ -17,8 +17,8 @@ from typing import Annotated, Any, ClassVar, Self
 
 from declarative.model.diagnostic import MAX_WORD, suggest
 from declarative.model.record import set_field, struct
-from declarative.model.schema.marks import BadValueError, Doc, Json, Word, closed_mapping, describe, unquoted
-from declarative.model.spec.amounts import Duration
+from declarative.model.schema import BadValueError, Doc, Json, Word, closed_mapping, describe, unquoted
+from declarative.model.spec.values import Duration
 
 
 class RetryEvent(StrEnum):
@@ -64,7 +64,15 @@ class Retry:
                 hint = suggest(key, known) if len(key) <= MAX_WORD else None
                 raise BadValueError("unknown-field", summary, hint or cls.HINT, (key,), at_key=True)
         names = value.get("on_events")
-        events = tuple(RetryEvent) if names is None else cls._events(names)
+        if names is not None and (not isinstance(names, list | tuple) or not names):
+            message = f"expected a list of events, found {describe(names)}"
+            raise BadValueError("wrong-type", message, cls.HINT, ("on_events",))
+        events = {event.value: event for event in RetryEvent}
+        for i, name in enumerate(names or ()):
+            if not isinstance(name, str) or name not in events:
+                listing = ", ".join(f"`{k}`" for k in events)
+                summary = f"expected one of {listing}, found {describe(name)}"
+                raise BadValueError("bad-value", summary, cls.HINT, ("on_events", i))
         most = value.get("max_attempts")
         if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
             message = f"expected a number of attempts, found {describe(most)}"
@@ -73,16 +81,13 @@ class Retry:
         if most is not None and most < 1:
             message = f"`max_attempts` is at least 1, and this one is {most}"
             raise BadValueError("out-of-range", message, cls.COUNT_HINT, ("max_attempts",))
-        return cls(events, cls._duration(value.get("duration"), most), most)
-
-    @classmethod
-    def _duration(cls, value: Json, most: int | None) -> Duration:
-        if value is None:  # a number of attempts alone holds however long they take
-            return Duration(3600 if most is None else None)
-        try:
-            return Duration.parse(value)
-        except BadValueError as bad:
-            raise BadValueError(bad.code, bad.summary, bad.hint, ("duration",)) from None
+        duration = Duration(3600 if most is None else None)  # attempts alone hold however long they take
+        if value.get("duration") is not None:
+            try:
+                duration = Duration.parse(value["duration"])
+            except BadValueError as bad:
+                raise bad.within("duration")[0] from None
+        return cls(tuple(events[str(name)] for name in names or events), duration, most)
 
     @property
     def seconds(self) -> float:
@@ -98,19 +103,6 @@ class Retry:
     def of_failures(self) -> bool:
         """Whether a task runs again if it, or its start, failed. Lack of capacity is not a failure."""
         return any(event is not RetryEvent.NO_CAPACITY for event in self.on_events)
-
-    @classmethod
-    def _events(cls, value: Json) -> tuple[RetryEvent, ...]:
-        if not isinstance(value, list | tuple) or not value:
-            message = f"expected a list of events, found {describe(value)}"
-            raise BadValueError("wrong-type", message, cls.HINT, ("on_events",))
-        known = {event.value: event for event in RetryEvent}
-        for i, item in enumerate(value):
-            if not isinstance(item, str) or item not in known:
-                listing = ", ".join(f"`{k}`" for k in known)
-                summary = f"expected one of {listing}, found {describe(item)}"
-                raise BadValueError("bad-value", summary, cls.HINT, ("on_events", i))
-        return tuple(known[str(item)] for item in value)
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:

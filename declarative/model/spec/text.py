@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-from declarative.model.schema.marks import BadValueError, Is, Json, Word, closed_mapping, describe, raise_all
+from declarative.model.schema import BadValueError, Is, Json, Word, closed_mapping, describe, raise_all
 
 WORDS = Is(most_items=1_000, longest=255)
 """Lists of names from elsewhere, such as instance types."""
@@ -100,7 +100,15 @@ class NodeName(Name):
         if not isinstance(value, Mapping):
             return cls._named(value)
         if set(value) == {"fleet", "instance"}:
-            return cls._numbered(value["fleet"], value["instance"])
+            number = value["instance"]
+            try:
+                name = FleetName.parse(value["fleet"])
+            except BadValueError as error:
+                raise error.within("fleet")[0] from None
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MAX_NUMBER:
+                summary = f"{describe(number)} is not the number of a node"
+                raise BadValueError("bad-value", summary, "write a number from 0 on", ("instance",))
+            return cls(f"{name}-{number}")
         if set(value) not in ({"name"}, {"hostname"}):
             shown = ", ".join(f"`{str(key)[:40]}`" for key in value) or "nothing"
             raise BadValueError("wrong-type", f"a mapping with {shown} names no node", cls.HINT)
@@ -117,29 +125,12 @@ class NodeName(Name):
         return cls(text)
 
     @classmethod
-    def _numbered(cls, fleet: Json, number: Json) -> Self:
-        try:
-            name = FleetName.parse(fleet)
-        except BadValueError as error:
-            raise error.within("fleet")[0] from None
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MAX_NUMBER:
-            summary = f"{describe(number)} is not the number of a node"
-            raise BadValueError("bad-value", summary, "write a number from 0 on", ("instance",))
-        return cls(f"{name}-{number}")
-
-    @classmethod
     def _address(cls, text: Json) -> str:
-        if (
-            not isinstance(text, str)
-            or not text
-            or len(text) > MAX_ADDRESS
-            or not text.isprintable()
-            or " " in text
-        ):
+        short = isinstance(text, str) and 0 < len(text) <= MAX_ADDRESS
+        if not isinstance(text, str) or not short or not text.isprintable() or " " in text:
             hint = "write it as in the fleet's `ssh_config.hosts`, or the node's IP address"
-            raise BadValueError(
-                "bad-value", f"{describe(text)} is not the name or the address of a host", hint
-            )
+            summary = f"{describe(text)} is not the name or the address of a host"
+            raise BadValueError("bad-value", summary, hint)
         return text
 
     @property
@@ -183,7 +174,10 @@ class Env(tuple[tuple[str, str], ...]):
         if isinstance(value, Mapping):
             items: list[tuple[str | int, Any, Any]] = [(k, k, v) for k, v in value.items()]
         elif isinstance(value, list | tuple):
-            items = [(i, *cls._split(item)) for i, item in enumerate(value)]
+            items = []
+            for i, item in enumerate(value):
+                name, equals, text = item.partition("=") if isinstance(item, str) else (None, "=", item)
+                items.append((i, name, text if equals else None))
         else:
             hint = "write a list: `env: [NAME=value]`" if isinstance(value, str) else cls.HINT
             shown = "text" if isinstance(value, str) else describe(value)  # the text may hold a secret
@@ -197,7 +191,9 @@ class Env(tuple[tuple[str, str], ...]):
                 faults += fault.within(place)
             else:
                 names.add(name)
-                pairs.append((name, cls._text(name, item)))
+                # As the shell gets it. A bare name is the caller's variable, read when the rank starts.
+                text = str(item).lower() if isinstance(item, bool) else str(item)
+                pairs.append((name, f"${{{{ env.{name} }}}}" if item is None else text))
         raise_all(faults)
         return cls(pairs)
 
@@ -217,21 +213,6 @@ class Env(tuple[tuple[str, str], ...]):
             summary = f"expected a string, found {describe(item)}"
             return BadValueError("wrong-type", summary, "put the value in quotes")
         return None
-
-    @staticmethod
-    def _text(name: str, item: Any) -> str:
-        """The value as the shell gets it. A bare name is the caller's variable, read when the rank starts."""
-        if item is None:
-            return f"${{{{ env.{name} }}}}"
-        return str(item).lower() if isinstance(item, bool) else str(item)
-
-    @classmethod
-    def _split(cls, item: Json) -> tuple[str | None, Json]:
-        """Name and value; the name is empty if the item is not a text."""
-        if not isinstance(item, str):
-            return None, item
-        name, equals, text = item.partition("=")
-        return name, text if equals else None
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from typing import Any
 from declarative.model.record import struct
 from declarative.model.resource import Offer, RankMount
 from declarative.model.spec import CreationPolicy, SpotPolicy, Task
-from declarative.model.spec.amounts import MAX_COUNT, Count
-from declarative.model.spec.values import Gpu, Level, Placement, Resources
+from declarative.model.spec.values import MAX_COUNT, Count, Gpu, Level, Placement, Resources
 from declarative.placement.assignment import Assignment
 from declarative.placement.catalog import Catalog
 from declarative.placement.demand import ANYWHERE, Domain, Job, is_spread

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 from declarative.model.record import struct
-from declarative.model.schema.marks import Doc
+from declarative.model.schema import Doc
 
 
 @struct(frozen=True, slots=True)
