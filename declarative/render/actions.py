@@ -87,10 +87,7 @@ def difference_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
         ActionEntry(Address.parse(name), "update", "by this plan" if now else WAITS_ANEW, {}, tuple(changed))
         for (name, now), changed in by_node.items()
     ]
-    if not entries:
-        return []
-    shown = [line for group in grouped(entries) for line in group_lines(group, paint, width)]
-    return ["Declared by now, and not what nodes were made with:", "", *shown, ""]
+    return [line for group in grouped(entries) for line in group_lines(group, paint, width)]
 
 
 def differing_count(plan: Plan) -> str:
@@ -139,10 +136,7 @@ def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
         if runs_on and more_ranks:
             change, why = "update", "runs on as it is: no place for its new ranks"
         entries.append(ActionEntry(address, change, why, made, changed))
-    if not entries:
-        return []
-    shown = [line for group in grouped(entries) for line in group_lines(group, paint, width)]
-    return ["Not done by this plan, since there is no place for it:", "", *shown, ""]
+    return [line for group in grouped(entries) for line in group_lines(group, paint, width)]
 
 
 def entries_of(plan: Plan) -> list[ActionEntry]:

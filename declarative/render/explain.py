@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from declarative.model.diagnostic import Diagnostic
@@ -283,54 +283,40 @@ def _looked(groups: Sequence[LookedAt], more: int, paint: Paint) -> Iterator[str
 
 
 def _instead(alternatives: Instead, what: str, paint: Paint, *, few: bool) -> Iterator[str]:
-    if alternatives.nodes_count + alternatives.offers_count == 0:
-        yield f"Nothing else {what}."
-        yield ""
-    else:
-        yield f"What else {what}:"
-        yield ""
-        yield from _alternatives(
-            alternatives, FEW if few else len(alternatives.nodes) + len(alternatives.offers), paint
-        )
-        yield ""
-    if alternatives.turned_down:
-        yield "What does not:"
-        yield ""
-        yield from columns([row for t in alternatives.turned_down for row in _turned(t)], paint)
-        yield ""
+    yield from _would_do(alternatives, f"Nothing else {what}.", f"What else {what}:", paint, few=few)
+    yield from _rejected("What does not:", alternatives.turned_down, paint)
 
 
 def _places(alternatives: Instead, paint: Paint) -> Iterator[str]:
     """Which places would hold one rank. The refusal lists the others, except offers that fleets
     never launch.
     """
-    if alternatives.nodes_count + alternatives.offers_count == 0:
-        yield "Nothing would hold even one rank of it."
-        yield ""
-    else:
-        yield "What would hold one rank of it:"
-        yield ""
-        yield from _alternatives(alternatives, len(alternatives.nodes) + len(alternatives.offers), paint)
-        yield ""
+    nothing, head = "Nothing would hold even one rank of it.", "What would hold one rank of it:"
+    yield from _would_do(alternatives, nothing, head, paint, few=False)
     never = [group for group in alternatives.turned_down if (group.what, group.code) == ("offer", "no-offer")]
-    barred = [row for group in never for row in _turned(group)]
-    if barred:
-        yield "What the fleets never launch:"
-        yield ""
-        yield from columns(barred, paint)
-        yield ""
+    yield from _rejected("What the fleets never launch:", never, paint)
 
 
-def _alternatives(alternatives: Instead, most: int, paint: Paint) -> Iterator[str]:
+def _rejected(title: str, groups: Iterable[Rejected], paint: Paint) -> Iterator[str]:
+    if rows := [row for group in groups for row in _turned(group)]:
+        yield from (title, "", *columns(rows, paint), "")
+
+
+def _would_do(alternatives: Instead, nothing: str, title: str, paint: Paint, *, few: bool) -> Iterator[str]:
+    """The table of nodes and offers that would do; of each at most `FEW` if `few`."""
+    if alternatives.nodes_count + alternatives.offers_count == 0:
+        yield from (nothing, "")
+        return
+    most = FEW if few else None
+    yield from (title, "")
     head = [Cell(t, "dim", right="USD/h" in t) for t in ("", "blocks", "share, USD/h", "plan, USD/h", "")]
     shown = (alternatives.nodes[:most], alternatives.offers[:most])
     yield from columns([head, *(_alternative(a) for part in shown for a in part)], paint)
-    for noun, count, part in zip(
-        ("node", "offer"), (alternatives.nodes_count, alternatives.offers_count), shown, strict=True
-    ):
-        if count > len(part):
-            more = count - len(part)
+    counts = (alternatives.nodes_count, alternatives.offers_count)
+    for noun, count, part in zip(("node", "offer"), counts, shown, strict=True):
+        if more := max(0, count - len(part)):
             yield f"  … and {more:,} more {noun if more == 1 else noun + 's'}"
+    yield ""
 
 
 def _alternative(item: Alternative) -> list[Cell]:

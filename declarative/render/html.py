@@ -85,8 +85,6 @@ def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
     entries = entries_of(plan)
     gone = [entry for entry in entries if entry.change in {"delete", "replace"}]
     parts = report_parts(plan)
-    title, lines = parts["by-hand"]
-    parts["by-hand"] = title, lines[2:]
     for name in ("findings", "shares"):
         yield from lines_part(name, *parts[name])
     destroyed = [next(iter(group_lines(group, PLAIN, None))) for group in grouped(gone)]

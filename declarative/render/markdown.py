@@ -28,7 +28,7 @@ from declarative.render.actions import (
     grouped,
 )
 from declarative.render.diagnostics import count_text
-from declarative.render.plan import at_most_text, cost_line, origin_text, renames, report_parts
+from declarative.render.plan import BY_HAND, at_most_text, cost_line, origin_text, renames, report_parts
 from declarative.render.plan_tables import (
     block_lines,
     blocks_in_use,
@@ -38,7 +38,7 @@ from declarative.render.plan_tables import (
     unplaced_lines,
 )
 from declarative.render.status import nothing_text
-from declarative.render.text import PLAIN, money, plural
+from declarative.render.text import PLAIN, money, plural, titled
 
 HEAD = "<!-- fleetform plan -->"
 """The first line of a report. Comments and files that begin with it are ours."""
@@ -258,6 +258,8 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
     differing = {item.address for item in plan.observed.differences}
     changes = list(itertools.chain.from_iterable(map(_fields, grouped(entries))))
 
+    parts["by-hand"] = parts["by-hand"][0], titled(BY_HAND, parts["by-hand"][1])
+
     def section(name: str, *shorter: Sequence[str], count: int | None = None, open: bool = False) -> Section:
         title, lines = parts[name]
         return Section(title if count is None else f"{title}: {count}", (lines, *shorter), open=open)
@@ -273,7 +275,7 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
         section("health", _counted(len(plan.health), "thing")),
         Section(
             "Blocks after apply",
-            (block_lines(plan, PLAIN, None)[2:], _fleets(plan), _counted(len(preview.nodes), "node")),
+            (block_lines(plan, PLAIN, None), _fleets(plan), _counted(len(preview.nodes), "node")),
         ),
         _ranks(plan),
         section("fallbacks", []),
@@ -302,9 +304,7 @@ def _unplaced(plan: Plan) -> Section:
 def _ranks(plan: Plan) -> Section:
     ranks = Counter(f"{r.task}: {r.status.value}" for r in plan.reservations)
     counts = [f"{clean(what)} {count}" for what, count in ranks.items()]
-    return Section(
-        "Ranks", (rank_lines(plan, PLAIN, None)[2:], counts, _counted(len(plan.reservations), "rank"))
-    )
+    return Section("Ranks", (rank_lines(plan, PLAIN, None), counts, _counted(len(plan.reservations), "rank")))
 
 
 def _counted(count: int, noun: str) -> list[str]:

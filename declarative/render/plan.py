@@ -38,7 +38,7 @@ from declarative.render.plan_tables import (
     unplaced_lines,
 )
 from declarative.render.status import CHANGED, drift_rows, health_lines, unwell
-from declarative.render.text import PLAIN, Cell, Paint, columns, money, plural, seal, wrapped
+from declarative.render.text import PLAIN, Cell, Paint, columns, money, plural, seal, titled, wrapped
 from declarative.render.values import fields
 
 COMMIT_DIGITS = 12
@@ -51,6 +51,7 @@ OLD = 90
 """Prices older than so many days are shown with their age."""
 LATER = {"node-mismatch", "blocks-wait"}
 """Warnings of changes that are made later."""
+BY_HAND = "Possible by hand (nothing that runs is moved by a plan)"
 MOST_SHARES = 10
 """At most so many fleets, and tasks of a fleet, are listed with their cost."""
 MOST_ENDED = 5
@@ -73,22 +74,27 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
     if summary_only:
         headlines = [headline(alike, paint) for alike in together_alike(plan.unplaced.refusals)]
         return seal([*headlines, *note_lines(plan, paint), *summary], color=color)
-    lines = drift_lines(plan, paint) + moved_lines(plan, paint) + part_lines(plan, paint, width)
+    lines = drift_lines(plan, paint)
+    lines += titled("Renamed by `moved`; running ranks go on", moved_lines(plan, paint))
+    lines += part_lines(plan, paint, width)
     lines += [*wrapped(text, width), ""] if (text := adoption_text(plan)) else []
     lines += actions_lines(plan, paint, width)
     if plan.actions or plan.unplaced.refusals:
-        lines += block_lines(plan, paint, width)
-        lines += rank_lines(plan, paint, width)
-        lines += fallback_lines(plan, paint, width)
-        lines += queue_lines(plan, paint, width)
+        lines += titled("Blocks after apply", block_lines(plan, paint, width))
+        lines += titled("Ranks", rank_lines(plan, paint, width))
+        lines += titled("Fallbacks (USD/h)", fallback_lines(plan, paint, width))
+        queued = "Queued (they start when others free their nodes)"
+        lines += titled(queued, queue_lines(plan, paint, width))
     waiting = plan.unplaced.tried_again
     lines += unplaced_lines(plan.unplaced.refusals, paint, waiting=waiting, whole=width is None)
-    lines += unstarted_lines(plan, paint, width)
-    lines += suggestion_lines(plan, paint)
-    lines += difference_lines(plan, paint, width)
-    lines += backend_lines(plan, width)
+    unstarted = "Not done by this plan, since there is no place for it"
+    lines += titled(unstarted, unstarted_lines(plan, paint, width))
+    lines += titled(BY_HAND, suggestion_lines(plan, paint))
+    differing = "Declared by now, and not what nodes were made with"
+    lines += titled(differing, difference_lines(plan, paint, width))
+    lines += titled("Backends, as declared", backend_lines(plan, width))
     lines += health_lines(plan.health, paint, width)
-    lines += share_lines(plan, paint)
+    lines += titled("What costs most, USD an hour and a month", share_lines(plan, paint))
     top = [*wrapped(text, width), ""] if (text := origin_text(plan.origin)) else []
     top += [*summary, ""] if len(lines) > LONG else []
     return seal([*top, *lines, *note_lines(plan, paint), *summary], color=color)
@@ -99,24 +105,24 @@ def report_parts(plan: Plan) -> dict[str, tuple[str, list[str]]]:
     waiting = plan.unplaced.tried_again
     return {
         "findings": ("Errors and warnings", diagnostics_text(plan.diagnostics, color=False).splitlines()),
-        "shares": ("What costs most, USD an hour and a month", share_lines(plan, PLAIN)[2:]),
+        "shares": ("What costs most, USD an hour and a month", share_lines(plan, PLAIN)),
         "unplaced": (
             "Cannot be placed",
             unplaced_lines(plan.unplaced.refusals, PLAIN, waiting=waiting, whole=True)[2:],
         ),
-        "fallbacks": ("If offers are sold out", fallback_lines(plan, PLAIN, None)[2:]),
-        "queued": ("Queued", queue_lines(plan, PLAIN, None)[2:]),
-        "moved": ("Renamed", moved_lines(plan, PLAIN)[2:]),
+        "fallbacks": ("If offers are sold out", fallback_lines(plan, PLAIN, None)),
+        "queued": ("Queued", queue_lines(plan, PLAIN, None)),
+        "moved": ("Renamed", moved_lines(plan, PLAIN)),
         "part": ("Only a part of the plan", part_lines(plan, PLAIN, None)),
         "drift": (CHANGED, drift_lines(plan, PLAIN)),
         "health": ("Not well", health_lines(plan.health, PLAIN, None)),
-        "unstarted": ("Not started, since there is no place", unstarted_lines(plan, PLAIN, None)[2:]),
+        "unstarted": ("Not started, since there is no place", unstarted_lines(plan, PLAIN, None)),
         "by-hand": ("Possible by hand", suggestion_lines(plan, PLAIN)),
         "differences": (
             "Made with other values than are declared by now",
-            difference_lines(plan, PLAIN, None)[2:],
+            difference_lines(plan, PLAIN, None),
         ),
-        "backends": ("Backends, as declared", backend_lines(plan, None)[2:]),
+        "backends": ("Backends, as declared", backend_lines(plan, None)),
         "notes": ("How old the facts are", note_lines(plan, PLAIN)),
     }
 
@@ -211,9 +217,7 @@ def _rest(plan: Plan) -> str:
 
 def queue_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """Tasks that wait in their cluster's queue: for whom, and until when."""
-    if not plan.preview.queued:
-        return []
-    lines = ["Queued (they start when others free their nodes):", ""]
+    lines = []
     for item in plan.preview.queued:
         when = "when it starts is not known"
         if item.expected is not None:
@@ -224,29 +228,25 @@ def queue_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
         lines += wrapped(
             f"  {paint('yellow', f'task/{clean(item.task)}')} waits for {holders}; {when}", width
         )
-    return [*lines, ""]
+    return lines
 
 
 def suggestion_lines(plan: Plan, paint: Paint) -> list[str]:
     """Moves that would save money. People decide on them: a plan moves nothing that runs."""
-    if not plan.preview.suggestions:
-        return []
-    lines = ["Possible by hand (nothing that runs is moved by a plan):", ""]
+    lines = []
     for item in plan.preview.suggestions:
         moves = ", ".join(f"{clean(rank)} to {clean(to)}" for rank, _, to in item.moves)
         lines.append(f"  {clean(item.text)}  {paint('dim', moves)}")
-    return [*lines, ""]
+    return lines
 
 
 def backend_lines(plan: Plan, width: int | None) -> list[str]:
     """How clouds are reached. The lines are the same in every plan, so that another endpoint is visible."""
-    if not plan.preview.backends:
-        return []
-    lines = ["Backends, as declared:", ""]
+    lines = []
     for name, inputs in plan.preview.backends.items():
         lines.append(f"  {clean(name)}")
         lines += [piece for line in fields(inputs) for piece in wrapped(f"      {line}", width)]
-    return [*lines, ""]
+    return lines
 
 
 def cost_line(cost: Cost) -> str:
@@ -286,7 +286,7 @@ def share_lines(plan: Plan, paint: Paint) -> list[str]:
             rows.append(_share("  idle", fleet.idle, ""))
     if rest := len(fleets[MOST_SHARES:]):
         rows.append([Cell(plural(rest, "more fleet", "more fleets"))])
-    return ["What costs most, USD an hour and a month:", "", *columns(rows, paint), ""]
+    return columns(rows, paint)
 
 
 def _share(name: str, hourly: float | None, note: str) -> list[Cell]:
@@ -325,13 +325,11 @@ def drift_lines(plan: Plan, paint: Paint) -> list[str]:
 
 def moved_lines(plan: Plan, paint: Paint) -> list[str]:
     """Renamed records; a rename makes and restarts nothing."""
-    if not plan.scope.moved:
-        return []
     rows = []
     for move in plan.scope.moved:
         count = f" ({plural(len(move.addresses), 'record')})" if len(move.addresses) > 1 else ""
         rows.append([Cell(clean(move.target), "bold"), Cell(f"# moved from {clean(move.source)}{count}")])
-    return ["Renamed by `moved`; running ranks go on:", "", *columns(rows, paint), ""]
+    return columns(rows, paint)
 
 
 def part_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
@@ -358,18 +356,16 @@ def part_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 
 
 def fallback_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
-    """A line for all nodes with the same fallbacks; empty if there are none."""
+    """A line for all nodes with the same fallbacks."""
     alike: dict[str, list[str]] = {}
     for item in stand_ins(plan):
         alike.setdefault(_stand_in_text(item), []).extend(item.names)
-    if not alike:
-        return []
-    lines = ["Fallbacks (USD/h):", ""]
+    lines = []
     for text, names in alike.items():
         nodes = ", ".join(host_lists(clean(f"node/{name}") for name in names))
         each = " each" if len(names) > 1 else ""
         lines += wrapped(f"  {paint('bold', nodes)}  if sold out: {text}{each}", width)
-    return [*lines, ""]
+    return lines
 
 
 def at_most_text(plan: Plan) -> str:

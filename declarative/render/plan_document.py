@@ -68,8 +68,7 @@ class SelectionOutput:
         tuple[Annotated[str, Doc("`task/train`.")], ...], Doc("What the whole plan would do besides.")
     ]
     held_up: Annotated[
-        tuple[Annotated[str, Doc("An address.")], ...],
-        Doc("Targets among these that cannot be done now."),
+        tuple[Annotated[str, Doc("An address.")], ...], Doc("Targets among these that cannot be done now.")
     ]
 
 
@@ -165,8 +164,7 @@ class RejectionOutput:
     code: Annotated[str, Doc("Stable; docs/errors.md explains each.")]
     detail: Annotated[str, Doc("For people.")]
     short: Annotated[
-        Mapping[str, float],
-        Doc("What was missing, by dimension; a negative number was too much."),
+        Mapping[str, float], Doc("What was missing, by dimension; a negative number was too much.")
     ]
 
 
@@ -234,9 +232,7 @@ class QueuedOutput:
         tuple[Annotated[str, Doc("In the cluster's words.")], ...], Of("holders"), Doc("Who holds them.")
     ]
     behind_until: Annotated[
-        Moment | None,
-        Of("until"),
-        Doc("When the last of them has to end, in UTC. Null if nobody knows."),
+        Moment | None, Of("until"), Doc("When the last of them has to end, in UTC. Null if nobody knows.")
     ]
     expected_start: Annotated[
         Moment | None,
@@ -366,8 +362,7 @@ class DiagnosticOutput:
         str | None, Doc("The address that it is about. Null if it is not about a single thing.")
     ]
     file: Annotated[
-        str | None,
-        Doc("Relative to the project's directory. Null if the finding is not about a file."),
+        str | None, Doc("Relative to the project's directory. Null if the finding is not about a file.")
     ]
     line: Annotated[int | None, Is(minimum=1), Doc("From 1. Null if the finding is not about a file.")]
     column: Annotated[int | None, Is(minimum=1), Doc("From 1. Null if the finding is not about a file.")]
@@ -395,9 +390,7 @@ class PlanOutput:
         str | None, Of("origin.state"), Doc("Where the state is. Null in files of earlier builds.")
     ]
     commit: Annotated[
-        str | None,
-        Of("origin.commit"),
-        Doc("The commit that is checked out. Null if it is unknown."),
+        str | None, Of("origin.commit"), Doc("The commit that is checked out. Null if it is unknown.")
     ]
     changed: Annotated[
         bool,
@@ -405,9 +398,7 @@ class PlanOutput:
         Doc("Whether documents of the project are not as in that commit, as far as that is known."),
     ]
     lineage: Annotated[
-        str | None,
-        Of("basis.lineage"),
-        Doc("The identity of the state. Null before the first apply."),
+        str | None, Of("basis.lineage"), Doc("The identity of the state. Null before the first apply.")
     ]
     serial: Annotated[int, Of("basis.serial"), Doc("Grows with each change of the records.")]
     result: Annotated[
@@ -434,12 +425,10 @@ class PlanOutput:
         bool, Of("scope.refresh_only"), Doc("Whether the plan only records what happened by itself.")
     ]
     actions: Annotated[
-        tuple[ActionOutput, ...],
-        Doc("The actions, in an order in which they could be done one by one."),
+        tuple[ActionOutput, ...], Doc("The actions, in an order in which they could be done one by one.")
     ]
     reservations: Annotated[
-        tuple[ReservationOutput, ...],
-        Doc("Every rank that holds, will hold, or gives back blocks."),
+        tuple[ReservationOutput, ...], Doc("Every rank that holds, will hold, or gives back blocks.")
     ]
     fallbacks: Annotated[
         tuple[FallbackOutput, ...], Doc("What is launched where planned offers are sold out.")
@@ -457,9 +446,7 @@ class PlanOutput:
     ]
     health: Annotated[tuple[HealthOutput, ...], Doc("What is not well and is not repaired by an action.")]
     drift: Annotated[
-        tuple[PlanDriftOutput, ...],
-        Of("observed.drift"),
-        Doc("What changed outside of fleetform."),
+        tuple[PlanDriftOutput, ...], Of("observed.drift"), Doc("What changed outside of fleetform.")
     ]
     differences: Annotated[
         tuple[DifferenceOutput, ...],
@@ -467,8 +454,7 @@ class PlanOutput:
         Doc("Declared values that nodes were not made with."),
     ]
     losses: Annotated[
-        tuple[LossOutput, ...],
-        Doc("The content that is lost with the volumes that are deleted or replaced."),
+        tuple[LossOutput, ...], Doc("The content that is lost with the volumes that are deleted or replaced.")
     ]
     cost: Annotated[CostOutput, Of(lambda plan: plan)]
     summary: CountsOutput

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from declarative.model.diagnostic import and_more
 from declarative.model.spec.values import show_mib
@@ -204,7 +204,7 @@ def block_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     if hidden:
         busy, total = blocks_in_use(hidden)
         lines.append(f"  … {len(hidden)} more nodes, unchanged, {busy}/{total} busy")
-    return ["Blocks after apply:", "", *lines, ""] if lines else []
+    return lines
 
 
 def _unchanged_nodes(plan: Plan, acted_on: Collection[str]) -> list[NodePreview]:
@@ -301,12 +301,28 @@ def rank_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     kept = [r for r in plan.reservations if outcomes[_name(r)] == "kept"]
     hide = len(kept) > MOST_UNCHANGED
     shown = [r for r in plan.reservations if not (hide and outcomes[_name(r)] == "kept")]
-    if not plan.reservations:
-        return []
-    lines = _rank_table(shown, outcomes, _sums(plan.reservations), paint, width)
+    lines: list[str] = []
+    sums = _sums(plan.reservations)
+    if shown:
+        volumes = [
+            [f"{clean(path)}={clean(name)}" for path, name in sorted(r.volumes.items())] for r in shown
+        ]
+        names = max(cells(r.task) + cells(r.node) for r in shown)
+        on_one_line = names + 44 + max(cells(", ".join(mounts)) for mounts in volumes)
+        one_each = width is not None and on_one_line > width
+        head = ["task", "rank", "node", "blocks", "volumes" if any(volumes) else "", "USD/h", "status"]
+        rows = [[Cell(text, "dim", right=text in {"rank", "USD/h"}) for text in head]]
+        none = Cell("")
+        for task, ranks in itertools.groupby(zip(shown, volumes, strict=True), key=lambda pair: pair[0].task):
+            for item, mounts in ranks:
+                rows += _rank_rows(item, mounts if one_each else [", ".join(mounts)], outcomes[_name(item)])
+            if task in sums:
+                every = Cell("all", right=True)
+                rows.append([Cell(clean(task)), every, none, none, none, Cell(sums[task], right=True), none])
+        lines = columns(folded(rows), paint)
     if hide:
         lines.append(f"  … {len(kept)} more ranks, unchanged")
-    return ["Ranks:", "", *lines, ""]
+    return lines
 
 
 def _sums(reservations: Sequence[Reservation]) -> dict[str, str]:
@@ -327,31 +343,6 @@ def _sums(reservations: Sequence[Reservation]) -> dict[str, str]:
 def share(price: float | None) -> str:
     """A price in a table; `?` if it is unknown."""
     return "?" if price is None else money(price)
-
-
-def _rank_table(
-    shown: Sequence[Reservation],
-    outcomes: Mapping[str, str],
-    sums: Mapping[str, str],
-    paint: Paint,
-    width: int | None,
-) -> list[str]:
-    if not shown:
-        return []
-    volumes = [[f"{clean(path)}={clean(name)}" for path, name in sorted(r.volumes.items())] for r in shown]
-    names = max(cells(r.task) + cells(r.node) for r in shown)
-    on_one_line = names + 44 + max(cells(", ".join(mounts)) for mounts in volumes)
-    one_each = width is not None and on_one_line > width
-    head = ["task", "rank", "node", "blocks", "volumes" if any(volumes) else "", "USD/h", "status"]
-    rows = [[Cell(text, "dim", right=text in {"rank", "USD/h"}) for text in head]]
-    none = Cell("")
-    for task, ranks in itertools.groupby(zip(shown, volumes, strict=True), key=lambda pair: pair[0].task):
-        for item, mounts in ranks:
-            rows += _rank_rows(item, mounts if one_each else [", ".join(mounts)], outcomes[_name(item)])
-        if task in sums:
-            every = Cell("all", right=True)
-            rows.append([Cell(clean(task)), every, none, none, none, Cell(sums[task], right=True), none])
-    return columns(folded(rows), paint)
 
 
 def _rank_rows(item: Reservation, volumes: Sequence[str], outcome: str) -> list[list[Cell]]:

@@ -64,8 +64,7 @@ class LimitView:
     limit: Annotated[str, Doc("Its name, such as `cost_per_hour`.")]
     most: Annotated[Usd, Doc("The limit: USD, or nodes.")]
     now: Annotated[
-        Usd | None,
-        Doc("What is there: in a month, what these nodes cost. Null if a price is unknown."),
+        Usd | None, Doc("What is there: in a month, what these nodes cost. Null if a price is unknown.")
     ]
 
     @property
@@ -123,12 +122,10 @@ class NodeView:
     resources: Annotated[Shape, As(NodeResources)]
     blocks: ClassVar[Annotated[BlockCount, Of(lambda node: node)]]
     holders: Annotated[
-        Mapping[int, Annotated[str, address_of(("rank",))]],
-        Doc("Block number → the `rank/…` that holds it."),
+        Mapping[int, Annotated[str, address_of(("rank",))]], Doc("Block number → the `rank/…` that holds it.")
     ] = field(default_factory=dict)
     rehearsal: Annotated[
-        bool | None,
-        Doc("Whether this machine lacks the node's declared GPUs. Null if it was not looked at."),
+        bool | None, Doc("Whether this machine lacks the node's declared GPUs. Null if it was not looked at.")
     ] = False
     drained: Annotated[Drain | None, As(DrainOutput)] = None
     total: Annotated[int, TEXT_ONLY]
@@ -180,15 +177,13 @@ class RankView:
     exit_code: Annotated[int | None, Is(), Doc("Null while it runs, and if it was not seen to end.")] = None
     attempt: Annotated[int, Doc("Counts its runs; 0 before the first.")] = 1
     cause: Annotated[
-        str | None,
-        Doc("Why it ended as it did, or what it waits for. Null if there is nothing to say."),
+        str | None, Doc("Why it ended as it did, or what it waits for. Null if there is nothing to say.")
     ] = None
     started_at: Annotated[
         Moment | None, Doc("When this attempt started, by its host's clock. Null before that.")
     ] = None
     ended_at: Annotated[
-        Moment | None,
-        Doc("When it ended, by its host's clock. Null before that, and if nobody saw it."),
+        Moment | None, Doc("When it ended, by its host's clock. Null before that, and if nobody saw it.")
     ] = None
     confinement: Annotated[str | None, TEXT_ONLY] = None
     """How it is limited to its blocks; see `RankStatus`."""
@@ -256,13 +251,10 @@ class HealthOutput:
         Doc("A node's state, or the kind of the other things."),
     ]
     since: Annotated[
-        Moment | None,
-        Doc("Since when a node does not answer, in UTC. Null if that is not known."),
+        Moment | None, Doc("Since when a node does not answer, in UTC. Null if that is not known.")
     ]
     given_up_at: Annotated[
-        Moment | None,
-        Of("until"),
-        Doc("When it is given up unless it answers, in UTC. Null for never."),
+        Moment | None, Of("until"), Doc("When it is given up unless it answers, in UTC. Null for never.")
     ]
     detail: Annotated[str, Doc("For people.")]
     hint: Annotated[str | None, Doc("What to do. Null if there is nothing to say.")]
@@ -329,8 +321,7 @@ class StatusView:
         Doc("The unreadable backends that the leading loop leaves alone."),
     ] = ()
     limits: Annotated[
-        tuple[LimitView, ...],
-        Doc("The project's `limits` of cost and nodes, beside what is there."),
+        tuple[LimitView, ...], Doc("The project's `limits` of cost and nodes, beside what is there.")
     ] = ()
     spent: Annotated[Spent | None, As(SpentOutput)] = None
     hosts: Annotated[tuple[HostView, ...], TEXT_ONLY] = ()

@@ -112,6 +112,11 @@ def _row(row: Sequence[Cell], shown: list[int], widths: list[int], paint: Paint)
     return "  ".join(parts)
 
 
+def titled(title: str, lines: Sequence[str]) -> list[str]:
+    """A part of a longer text: its title, its lines, and what parts it from the next; empty without lines."""
+    return [f"{title}:", "", *lines, ""] if lines else []
+
+
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
     """`1 error`, `2 errors`."""
     return f"{count} {noun if count == 1 else nouns or noun + 's'}"

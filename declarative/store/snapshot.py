@@ -161,12 +161,10 @@ class RankData:
     exit_code: Annotated[int | None, Is(), Doc("Null while it runs, and if it was not seen to end.")]
     cause: Annotated[str | None, Doc("The cause of its end. Null if there is nothing to say.")]
     started_at: Annotated[
-        float | None,
-        Doc("Seconds since the epoch, by the clock of the rank's host. Null before it starts."),
+        float | None, Doc("Seconds since the epoch, by the clock of the rank's host. Null before it starts.")
     ]
     ended_at: Annotated[
-        float | None,
-        Doc("Seconds since the epoch, by the clock of the rank's host. Null before it ends."),
+        float | None, Doc("Seconds since the epoch, by the clock of the rank's host. Null before it ends.")
     ]
     mounted: Annotated[tuple[str, ...], Doc("Paths at which its volumes are mounted.")]
     confinement: Annotated[
