@@ -315,11 +315,11 @@ def _left(action: Action) -> str:
 
 def adoption_text(plan: Plan) -> str:
     """What `apply` does to the instances and volumes that it adopts; empty if there are none."""
-    found = [a for a in plan.actions if a.op is Op.CREATE and adopted_id(a.typed)]
-    if not found:
+    adoptions = [a for a in plan.actions if a.op is Op.CREATE and adopted_id(a.typed)]
+    if not adoptions:
         return ""
-    nodes = sum(a.address.kind == "node" for a in found)
-    counted = ((nodes, "instance"), (len(found) - nodes, "volume"))
+    nodes = sum(a.address.kind == "node" for a in adoptions)
+    counted = ((nodes, "instance"), (len(adoptions) - nodes, "volume"))
     what = " and ".join(plural(count, noun) for count, noun in counted if count)
     return (
         f"Adopted: {what}, as they are. Nothing is restarted, formatted, moved or changed, except that tags "

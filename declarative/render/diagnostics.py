@@ -17,20 +17,20 @@ STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 
 def diagnostics_text(diagnostics: Iterable[Diagnostic], *, color: bool) -> str:
     """All findings and their count; empty if there are none."""
-    found = tuple(diagnostics)
-    if not found:
+    reported = tuple(diagnostics)
+    if not reported:
         return ""
     paint = Paint(color=color)
     lines: list[str] = []
-    for item in _folded(found):
+    for item in _folded(reported):
         lines += [*_one(item, paint), ""]
-    return seal([*lines, count_text(found)], color=color)
+    return seal([*lines, count_text(reported)], color=color)
 
 
-def _folded(found: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
+def _folded(findings: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
     """Findings that differ only by the number of their address become one: `volume/scratch-[0-15]`."""
     alike: dict[object, list[tuple[Diagnostic, int]]] = {}
-    for item in found:
+    for item in findings:
         base, _, number = (item.address or "").rpartition("-")
         key: object = item
         if number.isdecimal() and item.summary.startswith(f"{item.address} "):
@@ -50,8 +50,8 @@ def _folded(found: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
 
 def count_text(diagnostics: Iterable[Diagnostic]) -> str:
     """`2 errors, 1 warning`."""
-    found = [item.severity for item in diagnostics]
-    counts = ((found.count(s), s.value) for s in (Severity.ERROR, Severity.WARNING))
+    severities = [item.severity for item in diagnostics]
+    counts = ((severities.count(s), s.value) for s in (Severity.ERROR, Severity.WARNING))
     return ", ".join(plural(count, word) for count, word in counts if count)
 
 

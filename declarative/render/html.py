@@ -138,8 +138,8 @@ def _ranks(plan: Plan) -> list[tuple[str, ...]]:
         where = "/".join(text for text in (item.backend, item.region, item.zone, item.instance_type) if text)
         volumes = ", ".join(f"{path}={name}" for path, name in sorted(item.volumes.items()))
         blocks = f"{ranges(item.blocks)} of {item.total_blocks}"
-        found = (item.task, str(item.rank), item.node, item.fleet, where, blocks, volumes, share(item.price))
-        rows.append((*map(clean, found), outcomes[rank_name(item.task, item.rank)]))
+        texts = (item.task, str(item.rank), item.node, item.fleet, where, blocks, volumes, share(item.price))
+        rows.append((*map(clean, texts), outcomes[rank_name(item.task, item.rank)]))
     return rows
 
 

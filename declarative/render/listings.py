@@ -31,10 +31,10 @@ MOST = 30
 """How many rows are shown unless the user asks for all."""
 
 
-def offers_text(found: OfferListing, *, everything: bool, color: bool) -> str:
+def offers_text(listing: OfferListing, *, everything: bool, color: bool) -> str:
     """A table, cheapest first. Offers that differ only in their zone share a row."""
     paint = Paint(color=color)
-    rows = grouped_by_zone(found.offers)
+    rows = grouped_by_zone(listing.offers)
     shown = rows if everything else rows[:MOST]
     lines: list[str] = []
     if rows:
@@ -51,7 +51,7 @@ def offers_text(found: OfferListing, *, everything: bool, color: bool) -> str:
     if len(rows) > len(shown):
         more = f"… {len(rows) - len(shown):,} more"
         lines.append(f"{more}: `--all` shows them; `--gpu H100:8` and the like narrow it (`--help`)")
-    days = priced_on(found.offers)
+    days = priced_on(listing.offers)
     if days:
         lines.append(paint("dim", prices_line(days)))
     if any(offer.price is None for offer, _ in shown):
@@ -112,12 +112,12 @@ class OfferOutput:
     limit: int | None
 
 
-def offers_json(found: OfferListing, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:
+def offers_json(listing: OfferListing, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:
     """Every offer on its own, in the same order. `total` is the number of offers examined."""
     return {
         "format_version": FORMAT_VERSION,
-        "total": found.total,
-        "offers": [output(OfferOutput, offer) for offer in found.offers],
+        "total": listing.total,
+        "offers": [output(OfferOutput, offer) for offer in listing.offers],
         "diagnostics": diagnostics_json(diagnostics),
     }
 
@@ -246,9 +246,9 @@ _SHOWN = {
 
 def event_cells(event: Event) -> tuple[Cell, ...]:
     """The cells of an event: when, what, of what, and why."""
-    found = ((form, event.detail.get(name)) for name, form in _SHOWN.items())
+    details = ((form, event.detail.get(name)) for name, form in _SHOWN.items())
     # Each text once: the cause of a failure is often its exit code.
-    texts = dict.fromkeys(sentence(form.format(value)) for form, value in found if value is not None)
+    texts = dict.fromkeys(sentence(form.format(value)) for form, value in details if value is not None)
     why = ", ".join(texts)
     return (Cell(iso(event.at) or ""), Cell(clean(event.type)), Cell(clean(event.address)), Cell(why))
 

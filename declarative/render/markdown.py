@@ -84,7 +84,7 @@ def fenced(lines: Iterable[str], language: str = "text") -> str:
     body = "\n".join(clean(line) for line in lines).strip("\n")
     if not body:
         return ""
-    longest = max((len(found) for found in _BACKTICKS.findall(body)), default=0)
+    longest = max((len(ticks) for ticks in _BACKTICKS.findall(body)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{body}\n{fence}\n"
 
@@ -124,8 +124,8 @@ def _title(plan: Plan) -> str:
     if not plan.shown:
         return "the plan has errors"
     if plan.scope.refresh_only:
-        found = len(plan.observed.drift)
-        return f"{plural(found, 'difference')} from what is recorded" if found else "no drift"
+        differences = len(plan.observed.drift)
+        return f"{plural(differences, 'difference')} from what is recorded" if differences else "no drift"
     summary = {**plan.summary(), "rename": renames(plan)}
     texts = [f"{count} to {change}" for change, count in summary.items() if count]
     if refused := len(plan.unplaced.refusals):
@@ -219,7 +219,8 @@ def _by_reason(entries: Sequence[ActionEntry]) -> list[str]:
         key = (SYMBOLS[entry.change][0], entry.address.kind, entry.reason)
         names.setdefault(key, []).append(str(entry.address))
     return [
-        f"{symbol} {', '.join(host_lists(found))}  # {reason}" for (symbol, _, reason), found in names.items()
+        f"{symbol} {', '.join(host_lists(addresses))}  # {reason}"
+        for (symbol, _, reason), addresses in names.items()
     ]
 
 
@@ -228,7 +229,7 @@ def _by_kind(entries: Sequence[ActionEntry]) -> list[str]:
     names: dict[tuple[str, str], list[str]] = {}
     for entry in entries:
         names.setdefault((SYMBOLS[entry.change][0], entry.address.kind), []).append(entry.address.name)
-    return [f"{symbol} {kind}: {' '.join(host_lists(found))}" for (symbol, kind), found in names.items()]
+    return [f"{symbol} {kind}: {' '.join(host_lists(alike))}" for (symbol, kind), alike in names.items()]
 
 
 def _as_many_as_fit(title: str, entries: Sequence[ActionEntry], room: int) -> str:
@@ -253,7 +254,7 @@ def _as_many_as_fit(title: str, entries: Sequence[ActionEntry], room: int) -> st
 def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
     """The sections, in the order in which they take room."""
     parts = report_parts(plan)
-    found = [count_text(plan.diagnostics)] if plan.diagnostics else []
+    findings = [count_text(plan.diagnostics)] if plan.diagnostics else []
     drift, preview = plan.observed.drift, plan.preview
     differing = {item.address for item in plan.observed.differences}
     changes = list(itertools.chain.from_iterable(map(_fields, grouped(entries))))
@@ -265,7 +266,7 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
         return Section(title if count is None else f"{title}: {count}", (lines, *shorter), open=open)
 
     sections = [
-        section("findings", found, open=plan.result == "error"),
+        section("findings", findings, open=plan.result == "error"),
         section("shares", [], open=True),
         _unplaced(plan),
         section("moved", _counted(len(plan.scope.moved), "rename"), count=len(plan.scope.moved), open=True),

@@ -107,8 +107,8 @@ def _counts(view: StatusView) -> str:
 def _parts(page: Page) -> Iterator[dict[str, Any]]:
     view = page.view
     if page.diagnostics:
-        found = diagnostics_text(tuple(page.diagnostics), color=False).split("\n")
-        yield from lines_part("findings", "Errors and warnings", found)
+        findings = diagnostics_text(tuple(page.diagnostics), color=False).split("\n")
+        yield from lines_part("findings", "Errors and warnings", findings)
     yield from lines_part("health", "Not well", health_lines(view.health, PLAIN, None)[2:])
     yield from lines_part("approval", "Waits for approval", page.held)
     refused = unplaced_lines(page.refusals, PLAIN, waiting=page.waiting, whole=True)
@@ -181,10 +181,10 @@ def _tasks(tasks: Sequence[TaskView]) -> tuple[list[list[tuple[str, str]]], str]
     """Rows of tasks, each followed by its ranks, and the numbers of those left out."""
     rows: list[list[tuple[str, str]]] = []
     order = {"failed": 0, "running": 1, "starting": 1, "pending": 2}
-    found = sorted(tasks, key=lambda task: order.get(task.state, 3))
-    for count, task in enumerate(found):
+    ordered = sorted(tasks, key=lambda task: order.get(task.state, 3))
+    for count, task in enumerate(ordered):
         if count >= MOST_TASKS or len(rows) >= MOST_RANKS:
-            return rows, _more(len(found) - count, "task")
+            return rows, _more(len(ordered) - count, "task")
         rows.append(_row(task.name, "", _state(task.state), "", "", sentence(task.cause or "")))
         for rank in task.ranks:
             cause = sentence(rank.cause or "")

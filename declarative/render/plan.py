@@ -342,13 +342,13 @@ def part_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     rest = [address for address in part.left_out if address not in part.held_up]
     # What only deletes needs the deletes of what depends on it.
     deletes = all(action.op is Op.DELETE for action in plan.actions)
-    for what, found in (
+    for what, addresses in (
         (f"With it, as it {'depends on this' if deletes else 'is needed'}", part.needed),
         ("Not done, because of what is excluded", part.held_up),
         ("Left for another time", rest),
     ):
-        if found:
-            lines += wrapped(f"  {what}: {', '.join(host_lists(map(clean, found)))}", width)
+        if addresses:
+            lines += wrapped(f"  {what}: {', '.join(host_lists(map(clean, addresses)))}", width)
     return [paint("yellow", lines[0]), *lines[1:], ""]
 
 

@@ -58,11 +58,11 @@ def unplaced_lines(
 
 def together_alike(refusals: Sequence[Refusal]) -> list[list[Refusal]]:
     """Refusals with the same text for different tasks, in the order of their first tasks."""
-    found: dict[tuple[object, ...], list[list[Refusal]]] = {}
+    by_text: dict[tuple[object, ...], list[list[Refusal]]] = {}
     out: list[list[Refusal]] = []
     for refusal in refusals:
         key = (refusal.code, refusal.summary, refusal.hint, len(refusal.ranks))
-        same = found.setdefault(key, [])
+        same = by_text.setdefault(key, [])
         group = next((g for g in same if g[0].ranks == refusal.ranks), None)
         if group is None:
             group = []
@@ -90,8 +90,8 @@ def _refusal(alike: Sequence[Refusal], paint: Paint, *, waits: bool) -> Iterator
             yield f"    rank {verdict.rank}: {paint('red', 'cause')}"
             yield from _rejections(verdict.rejections, paint)
         else:
-            words, found = verdict
-            yield f"    {'rank' if len(found) == 1 else 'ranks'} {ranges(found)}: {words}"
+            words, ranks_alike = verdict
+            yield f"    {'rank' if len(ranks_alike) == 1 else 'ranks'} {ranges(ranks_alike)}: {words}"
     if refusal.hint:
         yield f"    {paint('cyan', '=')} hint: {sentence(refusal.hint)}"
     if waits:
@@ -103,19 +103,19 @@ def _refusal(alike: Sequence[Refusal], paint: Paint, *, waits: bool) -> Iterator
 def _together(ranks: Sequence[RankVerdict]) -> Iterator[RankVerdict | tuple[str, list[int]]]:
     """Causes one by one; neighbours with the same other verdict become one item."""
     words = ""
-    found: list[int] = []
+    numbers: list[int] = []
     for item in ranks:
         verdict = WORDS.get(item.verdict, "")
-        if found and verdict != words:
-            yield words, found
-            found = []
+        if numbers and verdict != words:
+            yield words, numbers
+            numbers = []
         words = verdict
         if item.verdict is Verdict.CAUSE:
             yield item
         else:
-            found.append(item.rank)
-    if found:
-        yield words, found
+            numbers.append(item.rank)
+    if numbers:
+        yield words, numbers
 
 
 def _rejections(rejections: Sequence[Rejection], paint: Paint) -> list[str]:
@@ -135,28 +135,28 @@ def _rejections(rejections: Sequence[Rejection], paint: Paint) -> list[str]:
     return columns(rows, paint, indent=" " * 6)
 
 
-def _group(found: Sequence[Rejection]) -> str:
+def _group(alike: Sequence[Rejection]) -> str:
     """Some of the targets, the detail of the nearest one, and the bounds of what is missing.
 
     If some targets are only counted, their bounds are unknown; then only the nearest one's shortage is shown.
     """
-    single = [r for r in found if r.count == 1]
+    single = [r for r in alike if r.count == 1]
     named = [clean(r.target) for r in single[:NAMED]]
-    names, rest = ", ".join(named), sum(r.count for r in found) - len(named)
+    names, rest = ", ".join(named), sum(r.count for r in alike) - len(named)
     if rest:
         names = f"{names} and {rest} more" if names else f"{rest} of them"
-    nearest = min(found, key=lambda r: (sum(map(abs, r.short.values())), r.count == 1))
+    nearest = min(alike, key=lambda r: (sum(map(abs, r.short.values())), r.count == 1))
     detail = nearest.detail.partition(SUCH_AS)[2] if nearest.count > 1 else nearest.detail
-    if any(r.detail != nearest.detail for r in found):
+    if any(r.detail != nearest.detail for r in alike):
         detail = f"{'the nearest: ' if nearest.short else 'e.g. '}{detail}"
-    bounds = found if len(single) == len(found) else [nearest]
+    bounds = alike if len(single) == len(alike) else [nearest]
     return f"{names}: {sentence(detail)}{_missing(bounds)}"
 
 
-def _missing(found: Sequence[Rejection]) -> str:
+def _missing(alike: Sequence[Rejection]) -> str:
     """`; short by blocks 2-6`, `; over by memory 2GB`: bounds over all of them."""
     bounds: dict[str, tuple[float, float]] = {}
-    for item in found:
+    for item in alike:
         for key, number in item.short.items():
             if key in NAMES:
                 continue
@@ -214,8 +214,8 @@ def _unchanged_nodes(plan: Plan, acted_on: Collection[str]) -> list[NodePreview]
         return []
     outcomes = outcome_of_ranks(plan)
     changing = {r.node for r in plan.reservations if outcomes[_name(r)] != "kept"} | set(acted_on)
-    found = [node for node in kept if node.name not in changing]
-    return found if len(found) > MOST_UNCHANGED else []
+    unchanged = [node for node in kept if node.name not in changing]
+    return unchanged if len(unchanged) > MOST_UNCHANGED else []
 
 
 def blocks_in_use(nodes: Sequence[NodePreview]) -> tuple[int, int]:
@@ -334,9 +334,9 @@ def _sums(reservations: Sequence[Reservation]) -> dict[str, str]:
         if item.status is not ReservationStatus.RELEASED:
             prices.setdefault(item.task, []).append(item.price)
     return {
-        task: share(None if None in found else sum(p for p in found if p is not None))
-        for task, found in prices.items()
-        if len(found) > 1 and any(p != 0 for p in found)
+        task: share(None if None in of_task else sum(p for p in of_task if p is not None))
+        for task, of_task in prices.items()
+        if len(of_task) > 1 and any(p != 0 for p in of_task)
     }
 
 

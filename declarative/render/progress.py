@@ -112,13 +112,13 @@ def report_text(
     `forgotten` are the ids of deletes that only forget. `origin` says which project it was. `cut_short`: what
     follows the actions was not done.
     """
-    found = tuple(results)
+    ended = tuple(results)
     paint = Paint(color=color)
     lines = []
-    for note, items in _notes(found).items():
+    for note, items in _notes(ended).items():
         lines += [f"{paint('yellow', 'elsewhere')}: {sentence(note)}", *_listed(items), ""]
-    lines += [*_failures(found, paint), *_skipped(found, paint)]
-    summary = _summary(found, paint, title, forgotten, whole=not cut_short)
+    lines += [*_failures(ended, paint), *_skipped(ended, paint)]
+    summary = _summary(ended, paint, title, forgotten, whole=not cut_short)
     return seal([*lines, f"{summary} {origin}." if origin else summary], color=color)
 
 

@@ -39,14 +39,14 @@ def health_lines(items: Sequence[Health], paint: Paint, width: int | None) -> li
     for item in items:
         groups.setdefault((item.state, numberless(item.detail)), []).append(item)
     lines: list[str] = []
-    for (state, _), found in groups.items():
-        names = [clean(f"host {i.host}" if i.host else i.address) for i in found]
+    for (state, _), alike in groups.items():
+        names = [clean(f"host {i.host}" if i.host else i.address) for i in alike]
         named = and_more(names, len(names) if width is None else MOST)
-        since = min((i.since for i in found if i.since is not None), default=None)
+        since = min((i.since for i in alike if i.since is not None), default=None)
         when = "" if since is None else f", since {iso(since)}"
         first = wrapped(f"  {named}: {clean(state.replace('_', ' '))}{when}", width)
         lines += [paint("yellow", line) for line in first]
-        lines += wrapped(f"      {sentence(found[0].detail)}", width)
+        lines += wrapped(f"      {sentence(alike[0].detail)}", width)
     return ["Not well:", "", *lines, ""] if lines else []
 
 
@@ -189,11 +189,11 @@ SILENT = ("unreachable", "unknown")
 CHANGED = "Changed outside of fleetform"
 
 
-def drift_rows(found: Sequence[Drift], paint: Paint) -> list[str]:
+def drift_rows(differences: Sequence[Drift], paint: Paint) -> list[str]:
     """What differs from what is recorded, a row each."""
     rows = [
         [Cell(clean(d.address), "bold"), Cell(clean(d.change), "yellow"), Cell(sentence(d.detail))]
-        for d in found
+        for d in differences
     ]
     return columns(folded(rows), paint)
 

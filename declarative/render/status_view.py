@@ -490,16 +490,16 @@ def with_waits(view: StatusView, waiting: Mapping[str, Waiting]) -> StatusView:
 
 
 def _retry(want: TaskWant, have: Collection[Record], state: State, at: float) -> RetryView | None:
-    found = retry_outlook(want, have, state, at)
-    if found is None:
+    outlook = retry_outlook(want, have, state, at)
+    if outlook is None:
         return None
     return RetryView(
-        runs_again=found.runs_again,
-        attempt=found.attempt,
+        runs_again=outlook.runs_again,
+        attempt=outlook.attempt,
         max_attempts=want.spec.retry.max_attempts,
-        after=found.after,
-        until=found.until,
-        why=found.why,
+        after=outlook.after,
+        until=outlook.until,
+        why=outlook.why,
     )
 
 

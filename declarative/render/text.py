@@ -153,10 +153,10 @@ def width(stream: TextIO) -> int | None:
     if not is_terminal(stream):
         return None
     try:
-        found = os.get_terminal_size(stream.fileno()).columns
+        width_now = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
         return PLAIN_WIDTH
-    return max(40, found) if found else PLAIN_WIDTH
+    return max(40, width_now) if width_now else PLAIN_WIDTH
 
 
 # --------------------------------------------------------------------------- rows that are alike
@@ -219,10 +219,10 @@ def _runs(parts: Sequence[_Parts]) -> Iterator[tuple[int, int, tuple[bool, ...]]
         end = start + 1
         moves: tuple[bool, ...] = ()
         while end < len(parts):
-            found = parts[end - 1].step(parts[end])
-            if found is None or (moves and found[1] != moves):
+            follows = parts[end - 1].step(parts[end])
+            if follows is None or (moves and follows[1] != moves):
                 break
-            moves, end = found[1], end + 1
+            moves, end = follows[1], end + 1
         if end - start <= MOST_ALIKE:
             end = start + 1  # the next row may begin a longer run
         yield start, end, moves
@@ -230,17 +230,17 @@ def _runs(parts: Sequence[_Parts]) -> Iterator[tuple[int, int, tuple[bool, ...]]
 
 
 def _together(rows: Sequence[Sequence[Cell]], moves: Sequence[bool], *, first: bool) -> list[Cell]:
-    found = list(rows[0])
+    merged = list(rows[0])
     left = list(moves)
-    for i, cell in enumerate(found[:-1] if first else found):
+    for i, cell in enumerate(merged[:-1] if first else merged):
         split = [_NUMBER.split(row[i].text) for row in rows]
         # Padding in front of small numbers is dropped.
         parts = split[-1]
         for at in range(1, len(parts), 2):
             if left.pop(0):
                 parts[at] = f"[{ranges(int(row[at]) for row in split)}]"
-        found[i] = cell._replace(text="".join(parts))
-    last = found[-1]
+        merged[i] = cell._replace(text="".join(parts))
+    last = merged[-1]
     but = " but for numbers" if first and len({row[-1].text for row in rows}) > 1 else ""
-    found[-1] = last._replace(text=f"{last.text} ({len(rows)} alike{but})".lstrip())
-    return found
+    merged[-1] = last._replace(text=f"{last.text} ({len(rows)} alike{but})".lstrip())
+    return merged

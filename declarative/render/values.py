@@ -53,8 +53,8 @@ def reference(text: str) -> str | None:
     Any other text is shown as written. It is not a secret itself, and text around a secret may be what sends
     the secret away.
     """
-    found = _FROM.fullmatch(text.strip()) if "${{" in text else None
-    return f"(from ${found[1] or found[3]})" if found else None
+    match = _FROM.fullmatch(text.strip()) if "${{" in text else None
+    return f"(from ${match[1] or match[3]})" if match else None
 
 
 def visible(line: str) -> str:
@@ -169,13 +169,13 @@ def differing(
 
 
 def changes(
-    found: Collection[tuple[str, Any, Any]], *, forcing: Collection[str], width: int | None, paint: Paint
+    pairs: Collection[tuple[str, Any, Any]], *, forcing: Collection[str], width: int | None, paint: Paint
 ) -> Iterator[str]:
     """The fields of `differing`, old → new. A note marks fields in `forcing`, which force the replacement.
 
     `width` is the room for a line in columns; None sets no limit.
     """
-    for key, old, new in found:
+    for key, old, new in pairs:
         note = f"  # {FORCES}" if key in forcing else ""
         room = (PLAIN_WIDTH if width is None else width) - len(note)
         for i, (style, line) in enumerate(_change(key, old, new, room)):
