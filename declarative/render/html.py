@@ -11,7 +11,7 @@ from typing import Any
 from declarative.model.state import rank_name
 from declarative.model.text import clean, host_lists, numberless, ranges
 from declarative.planner.approval import REFUSED, approval_of
-from declarative.planner.plan import Action, Op, Plan
+from declarative.planner.plan import Op, Plan
 from declarative.render.actions import differing_count, entries_of, group_lines, grouped
 from declarative.render.plan import origin_text, report_parts, summary_lines
 from declarative.render.plan_tables import (
@@ -27,6 +27,8 @@ from declarative.render.web import lines_part, node_data, rendered
 MOST_UNCHANGED = 1000
 """How many unchanged nodes are shown; more are only counted."""
 MOST_BOXES = 60
+MOST_LISTED = 200
+"""The label of a box names so many of its actions."""
 HEAD = ("task", "rank", "node", "fleet", "where", "blocks", "volumes", "USD/h", "status")
 SCRIPT = """
 const rows = [...document.querySelectorAll("#ranks tbody tr")];
@@ -150,21 +152,11 @@ _Key = tuple[str, str, str]
 """What all actions of a box share: op, kind, and the name without its number."""
 
 
-def _box_of_each(actions: Sequence[Action]) -> dict[str, _Key]:
-    keys = {a.id: (a.op.value, a.address.kind, numberless(a.address.name)) for a in actions}
-    if len(set(keys.values())) > MOST_BOXES:
-        keys = {a.id: (a.op.value, a.address.kind, "") for a in actions}
-    return keys
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 200} more" if len(names) > 200 else ""
-    return ", ".join(host_lists(map(clean, names[:200]))) + more
-
-
 def _graph(plan: Plan) -> dict[str, Any]:
     """Boxes of similar actions in columns. Each box is to the right of all that it waits for."""
-    keys = _box_of_each(plan.actions)
+    keys = {a.id: (a.op.value, a.address.kind, numberless(a.address.name)) for a in plan.actions}
+    if len(set(keys.values())) > MOST_BOXES:
+        keys = {a.id: (a.op.value, a.address.kind, "") for a in plan.actions}
     depth: dict[str, int] = {}
     members: dict[_Key, list[str]] = {}
     column: dict[_Key, int] = {}
@@ -179,10 +171,12 @@ def _graph(plan: Plan) -> dict[str, Any]:
     boxes, used = {}, dict.fromkeys(order.values(), 0)
     for key, names in members.items():
         at = order[column[key]]
+        more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+        listed = ", ".join(host_lists(map(clean, names[:MOST_LISTED]))) + more
         boxes[key] = {
             "style": key[0],
             "text": texts[key],
-            "label": f"{key[0]} {_listed(names)}",
+            "label": f"{key[0]} {listed}",
             "x": at * (width + _COLUMN),
             "y": used[at] * _ROW + 2,
             "width": width,

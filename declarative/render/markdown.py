@@ -7,7 +7,6 @@ mention, HTML or a fence.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -257,8 +256,17 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
     findings = [count_text(plan.diagnostics)] if plan.diagnostics else []
     drift, preview = plan.observed.drift, plan.preview
     differing = {item.address for item in plan.observed.differences}
-    changes = list(itertools.chain.from_iterable(map(_fields, grouped(entries))))
-
+    changes = []
+    for group in grouped(entries):
+        first, *rest = group_lines(group, PLAIN, None)
+        changes += [first.strip(), *rest]  # the symbol comes first, because `diff` colours by it
+    kinds = Counter((SYMBOLS[e.change][0], e.address.kind) for e in entries)
+    counts = [f"{symbol} {plural(count, kind)}" for (symbol, kind), count in kinds.items()]
+    refusals = plan.unplaced.refusals
+    shorter = unplaced_lines(refusals, PLAIN, waiting=plan.unplaced.tried_again)[2:]
+    headlines = [headline(alike, PLAIN) for alike in together_alike(refusals)]
+    statuses = Counter(f"{r.task}: {r.status.value}" for r in plan.reservations)
+    ranks = [f"{clean(what)} {count}" for what, count in statuses.items()]
     parts["by-hand"] = parts["by-hand"][0], titled(BY_HAND, parts["by-hand"][1])
 
     def section(name: str, *shorter: Sequence[str], count: int | None = None, open: bool = False) -> Section:
@@ -268,17 +276,21 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
     sections = [
         section("findings", findings, open=plan.result == "error"),
         section("shares", [], open=True),
-        _unplaced(plan),
+        Section(
+            f"Cannot be placed: {plural(len(refusals), 'task')}",
+            (parts["unplaced"][1], shorter, headlines, _counted(len(refusals), "task")),
+            open=True,
+        ),
         section("moved", _counted(len(plan.scope.moved), "rename"), count=len(plan.scope.moved), open=True),
         section("part", parts["part"][1][:1], open=True),
-        Section(ACTIONS, (changes, _headings(entries), _counts(entries)), "diff"),
+        Section(ACTIONS, (changes, _headings(entries), counts), "diff"),
         section("drift", _counted(len(drift), "change"), count=len(drift)),
         section("health", _counted(len(plan.health), "thing")),
         Section(
             "Blocks after apply",
             (block_lines(plan, PLAIN, None), _fleets(plan), _counted(len(preview.nodes), "node")),
         ),
-        _ranks(plan),
+        Section("Ranks", (rank_lines(plan, PLAIN, None), ranks, _counted(len(plan.reservations), "rank"))),
         section("fallbacks", []),
         section("queued", _counted(len(preview.queued), "task")),
         section("unstarted", []),
@@ -292,35 +304,8 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
     return sections
 
 
-def _unplaced(plan: Plan) -> Section:
-    """The refusals; the shortest version has only their first lines."""
-    waiting, refusals = plan.unplaced.tried_again, plan.unplaced.refusals
-    reasons = [unplaced_lines(refusals, PLAIN, waiting=waiting, whole=whole)[2:] for whole in (True, False)]
-    headlines = [headline(alike, PLAIN) for alike in together_alike(refusals)]
-    count = plural(len(refusals), "task")
-    parts = (*reasons, headlines, _counted(len(refusals), "task"))
-    return Section(f"Cannot be placed: {count}", parts, open=True)
-
-
-def _ranks(plan: Plan) -> Section:
-    ranks = Counter(f"{r.task}: {r.status.value}" for r in plan.reservations)
-    counts = [f"{clean(what)} {count}" for what, count in ranks.items()]
-    return Section("Ranks", (rank_lines(plan, PLAIN, None), counts, _counted(len(plan.reservations), "rank")))
-
-
 def _counted(count: int, noun: str) -> list[str]:
     return [plural(count, noun)] if count else []
-
-
-def _fields(group: list[ActionEntry]) -> Iterable[str]:
-    """The lines of a group. The symbol comes first, because `diff` colours by it."""
-    first, *rest = group_lines(group, PLAIN, None)
-    return [first.strip(), *rest]
-
-
-def _counts(entries: Sequence[ActionEntry]) -> list[str]:
-    counts = Counter((SYMBOLS[e.change][0], e.address.kind) for e in entries)
-    return [f"{symbol} {plural(count, kind)}" for (symbol, kind), count in counts.items()]
 
 
 def _fleets(plan: Plan) -> list[str]:

@@ -363,6 +363,9 @@ def status_view(
         lost = [r.address for r in state.of("volume") if r.gone_since is not None]
     held = state.held_blocks()
     nodes = tuple(_node(r, state, held.get(r.address.name, {}), now) for r in state.of("node"))
+    by_task: dict[str, dict[int, Record]] = {name: {} for name in desired.tasks}
+    for record in state.of("rank"):
+        by_task.setdefault(record.rank.task, {})[record.rank.rank] = record
     attached = {r.attachment.volume: r.attachment.node for r in state.of("attachment")}
     return StatusView(
         lineage=state.lineage,
@@ -382,7 +385,7 @@ def status_view(
             )
             for r in state.of("volume")
         ),
-        tasks=_tasks(desired, state, at),
+        tasks=tuple(_task(name, by_task[name], desired, state, at) for name in sorted(by_task, key=natural)),
         limits=tuple(_limits(desired.project.limits, nodes)),
     )
 
@@ -433,13 +436,6 @@ def _node(record: Record, state: State, held: dict[int, str], now: float | None)
         total=inputs.blocks,
         holders=held,
     )
-
-
-def _tasks(desired: Desired, state: State, at: float | None) -> tuple[TaskView, ...]:
-    by_task: dict[str, dict[int, Record]] = {name: {} for name in desired.tasks}
-    for record in state.of("rank"):
-        by_task.setdefault(record.rank.task, {})[record.rank.rank] = record
-    return tuple(_task(name, by_task[name], desired, state, at) for name in sorted(by_task, key=natural))
 
 
 def _task(

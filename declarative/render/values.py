@@ -89,7 +89,9 @@ def one_line(key: str, value: Any, *, quote: bool = False, inside: bool = False)
     if isinstance(value, int) and key.endswith("_mib"):
         return show_mib(value)
     if isinstance(value, str):
-        return reference(value) or _text(value, quote=quote, inside=inside)
+        if (variable := reference(value)) or quote:
+            return variable or quoted(value)
+        return _inside(value) if inside or not value or "\n" in value else visible(value)
     if isinstance(value, float):
         return str(value).removesuffix(".0")
     return _collection(key, value)
@@ -107,12 +109,6 @@ def _collection(key: str, value: Any) -> str:
     if key == "blocks" and all(isinstance(block, int) for block in value):
         return ranges(value)
     return "[" + ", ".join(one_line(key, item, inside=True) for item in value) + "]"
-
-
-def _text(value: str, *, quote: bool, inside: bool) -> str:
-    if quote:
-        return quoted(value)
-    return _inside(value) if inside or not value or "\n" in value else visible(value)
 
 
 def _inside(text: str) -> str:
@@ -247,14 +243,11 @@ def _line_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Line]:
             before, after = (0 if a == 0 else CONTEXT), (0 if b == len(was) else CONTEXT)
             yield from _unchanged_lines(was[a:b], before, after)
         else:
-            yield from _changed_lines(was[a:b], now[c:d])
-
-
-def _changed_lines(gone: Sequence[str], come: Sequence[str]) -> Iterator[Line]:
-    if _look_alike(gone, come):
-        gone, come = list(map(ascii, gone)), list(map(ascii, come))
-    yield from (("red", f"  - {line}") for line in gone)
-    yield from (("green", f"  + {line}") for line in come)
+            deleted, added = was[a:b], now[c:d]
+            if _look_alike(deleted, added):
+                deleted, added = list(map(ascii, deleted)), list(map(ascii, added))
+            yield from (("red", f"  - {line}") for line in deleted)
+            yield from (("green", f"  + {line}") for line in added)
 
 
 def _lines(texts: Sequence[str]) -> list[str]:
