@@ -6,7 +6,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from benchmarks.worlds.check import Checked, checked
@@ -16,7 +16,6 @@ from benchmarks.worlds.realise import realised
 from benchmarks.worlds.rules import UNPRICED, Facts, reuses, worth
 from benchmarks.worlds.worker import Worker
 from benchmarks.worlds.world import Words, World, shuffled
-from declarative.model.spec.text import NodeName
 
 CENT = 1e-6
 MOST_KINDS = 40
@@ -63,7 +62,8 @@ class Verdict:
 
     @property
     def gap(self) -> float | None:
-        """How much dearer the plan is than the best that the model found; None if nothing is launched.
+        """How much dearer the plan is than the best that the model found; None if nothing is launched, or if
+        tasks keep room for which the model does not account.
 
         A launch that nothing needs counts as 100 %, and a node of unknown price that could have a known one.
         """
@@ -76,7 +76,7 @@ class Verdict:
 
     def _above(self, least: float) -> float | None:
         cost = self.case.cost
-        if cost < CENT:
+        if cost < CENT or (self.world.claims and self.waits > -math.inf):
             return None
         if least >= cost:
             return 0.0
@@ -193,7 +193,8 @@ def _hold_against(verdict: Verdict, riders: set[str], effort: Effort) -> None:
             f"the plan costs {cost:g}, and the model says that {any_way.bound:g} is the least"
         )
     if bound is not None and not riders and not any(here.space.unpriced for here in case.made):
-        known = cost if best.cost is None else min(cost, best.cost)
+        has_claims = verdict.world.claims and case.refused
+        known = cost if best.cost is None or has_claims else min(cost, best.cost)
         if bound - before > known * (1 + 1e-4) + CENT:
             verdict.false_bound = (
                 f"the plan says that {bound - before:g} is the least, and {known:g} is enough"
@@ -246,14 +247,15 @@ def _look_at_refusals(verdict: Verdict, effort: Effort) -> None:
     later = _finished(case, ended=True)
     for names in groups:
         task = facts.wants[names[0]].spec
-        above = [name for name, priority in waiting.items() if priority > task.priority]
-        if fits(after, names[:1], effort.seconds) and not _must_leave(after, later, names[0], above, effort):
+        refused = case.refused if verdict.world.claims else ()
+        above = [name for name in refused if facts.wants[name].spec.priority > task.priority]
+        if fits(after, names[:1], effort.seconds) and not _must_leave(after, names[0], above, effort):
             verdict.fitting.append(names[0])
-    for name, priority in waiting.items():
-        if _is_robbed(case, name, priority, later, effort):
-            verdict.claims.append(
-                f"task/{name} waits, and lower priorities take the last blocks that it could use"
-            )
+    if verdict.world.claims:
+        verdict.claims = [
+            f"task/{name} waits, and lower priorities take the last blocks that it could use"
+            for name in _robbed(case, waiting, later, effort)
+        ]
     if not _riders(case):
         for names in [group for group in groups if facts.wants[group[0]].spec.priority >= verdict.waits][
             : effort.needless
@@ -289,33 +291,44 @@ def _finished(case: Checked, *, ended: bool = False, above: float = -math.inf) -
     return Facts(wants=facts.wants, nodes=tuple(nodes), sites=sites, volumes=volumes)
 
 
-def _is_robbed(case: Checked, name: str, priority: int, later: Facts, effort: Effort) -> bool:
-    """Whether a waiting task will find no place once what runs has ended, because of new tasks below it."""
-    if fits(later, [name], effort.seconds) is not False:
-        return False
-    return fits(_finished(case, ended=True, above=priority), [name], effort.seconds) is True
+def _robbed(case: Checked, waiting: Mapping[str, int], later: Facts, effort: Effort) -> list[str]:
+    """Waiting tasks that will find no place beside those that wait before them once what runs has ended,
+    because of new tasks below them.
+    """
+    out: list[str] = []
+    claims: list[str] = []
+    for name, priority in sorted(waiting.items(), key=lambda item: -item[1]):
+        if reuses(case.facts.wants[name].spec):
+            continue  # it rides on what is launched for others, where these leave room
+        if not fits(_finished(case, ended=True, above=priority), [*claims, name], effort.seconds):
+            continue
+        claims.append(name)
+        if fits(later, claims, effort.seconds) is False:
+            out.append(name)
+            claims.remove(name)
+    return out
 
 
-def _must_leave(after: Facts, later: Facts, name: str, above: list[str], effort: Effort) -> bool:
-    """Whether a task that would fit has to leave its blocks to one that waits with a higher priority."""
-    claims = [other for other in above if fits(later, [other], effort.seconds)]
-    if not claims:
-        return False
+def _must_leave(after: Facts, name: str, above: Collection[str], effort: Effort) -> bool:
+    """Whether a task that would fit may have to leave its place to those that wait with a higher priority:
+    such a task keeps as many nodes, or launches, as it has ranks, and no more.
+    """
+    kept = sum(after.wants[other].spec.nodes for other in above)
     want = after.wants[name]
-    if want.spec.nodes > 1 or any(want.mounts):
-        return any(fits(later, [name, other], effort.seconds) is False for other in claims)
-    seats = {
-        (here.space, len(here.busy), len(there.busy)): here
-        for here, there in zip(after.nodes, later.nodes, strict=True)
-    }
+    if not kept or want.spec.nodes > 1 or any(want.mounts):
+        return kept > 0
+    full = tuple(here._replace(busy=frozenset(range(here.space.total))) for here in after.nodes)
+    if fits(replace(after, nodes=full), [name], effort.seconds):
+        return any(after.wants[other].spec.nodes > 1 for other in above)
     launches_none = {fleet: site._replace(offers=()) for fleet, site in after.sites.items()}
-    for here in seats.values():
-        if fits(replace(after, nodes=(here,), sites=launches_none), [name], effort.seconds):
-            pinned = replace(want, spec=replace(want.spec, instances=(NodeName(here.name),)))
-            there = replace(later, wants={**later.wants, name: pinned})
-            if all(fits(there, [name, other], effort.seconds) for other in claims):
-                return False
-    return True
+    seats = Counter((here.space, len(here.busy)) for here in after.nodes)
+    one_of = {(here.space, len(here.busy)): here for here in after.nodes}
+    places = sum(
+        count
+        for key, count in seats.items()
+        if fits(replace(after, nodes=(one_of[key],), sites=launches_none), [name], effort.seconds)
+    )
+    return places <= kept
 
 
 def summary(plan: Words) -> Counter[str]:

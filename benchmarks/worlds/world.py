@@ -18,6 +18,7 @@ from typing import Any
 from declarative.language.loader import load
 from declarative.model.inputs import data_of
 from declarative.model.resource import SSH, Desired, Offer, catalog_offers, node_inputs
+from declarative.model.spec.values import Backfill
 from declarative.model.state import Address, Record, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.planner.hosts import declared_shape, hosts_of, offer_of_host
@@ -55,6 +56,11 @@ class World:
         return f"--families {self.family} --sizes {self.size} --worlds 1 --seed {self.seed}"
 
     @property
+    def claims(self) -> bool:
+        """Whether waiting tasks keep what they wait for."""
+        return any(fleet.backfill is not Backfill.ANY for fleet in self.desired.fleets.values())
+
+    @property
     def plain(self) -> Words:
         """The world as JSON, from which `build` makes it again."""
         return {
@@ -85,6 +91,14 @@ def build(plain: Words) -> World:
             offers=offers,
         ),
     )
+
+
+def without_claims(plain: Words) -> Words:
+    """A world as JSON without `backfill`, which older checkouts do not know."""
+    documents = [
+        {key: word for key, word in words.items() if key != "backfill"} for words in plain["documents"]
+    ]
+    return {**plain, "documents": documents}
 
 
 def shuffled(world: World, chance: random.Random) -> Words:
@@ -162,6 +176,11 @@ class Draft:
     nodes: list[Words] = field(default_factory=list)
     running: list[Words] = field(default_factory=list)
 
+    @property
+    def claims(self) -> bool:
+        """Whether waiting tasks keep what they wait for: in every second world."""
+        return self.seed % 2 == 0
+
     def often(self, share: float) -> bool:
         """True in such a share of all cases."""
         return self.chance.random() < share
@@ -188,6 +207,10 @@ class Draft:
 
     def finished(self) -> World:
         """The world as it was drawn."""
+        if not self.claims:
+            for words in self.documents:
+                if words["type"] == "fleet":
+                    words["backfill"] = "any"
         return build(
             {
                 "family": self.family,

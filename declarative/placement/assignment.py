@@ -102,7 +102,8 @@ class Assignment:
     """What of an offer's limit is kept for the nodes that a fleet launches for itself, and how many of those
     cannot be had at all.
     """
-    claims: dict[str, str]
+    volume_holders: dict[str, str]
+    """Volume → the rank that holds it."""
     launches: list[NewNode] = field(default_factory=list)
     new_kinds: dict[str, dict[int, None]] = field(default_factory=dict)
     """Fleet → kinds of nodes that it launches and of which none was there; some may be gone again."""
@@ -134,7 +135,7 @@ class Assignment:
             base={o.fleet: catalog.kinds[o.kind].cost for o in reversed(catalog.options)},
             quota_left=_left(catalog, ideal=ideal),
             cluster_homes=_homes(catalog),
-            claims={} if ideal else _claims(catalog),
+            volume_holders={} if ideal else _volume_holders(catalog),
         )
 
     def copy(self) -> Assignment:
@@ -154,13 +155,20 @@ class Assignment:
             cluster_homes=dict(self.cluster_homes),
             allowed_homes=self.allowed_homes,
             kept=self.kept,
-            claims=dict(self.claims),
+            volume_holders=dict(self.volume_holders),
             launches=list(self.launches),
             new_kinds={fleet: dict(kinds) for fleet, kinds in self.new_kinds.items()},
             seats=dict(self.seats),
             volumes=dict(self.volumes),
             riding=self.riding,
         )
+
+    def with_idle(self, idle: Mapping[int, int]) -> Assignment:
+        """Another one, in which each node has so many idle blocks: 0 if it is not named."""
+        other = self.copy()
+        other.free[:] = [max(0, idle.get(node, 0)) for node in range(len(self.free))]
+        other.idle_by_size = _piles(self.catalog, other.free, self.open)
+        return other
 
     # What is there
 
@@ -322,7 +330,7 @@ class Assignment:
             self.fill(node, -job.request.fit[self.kind_of[node]])
         for rank in range(job.ranks):
             for volume in self.volumes.pop((job.index, rank), {}).values():
-                self.claims.pop(volume, None)
+                self.volume_holders.pop(volume, None)
 
     def name(self, index: int, name: str) -> None:
         """Give a launch the name that a task pins."""
@@ -391,7 +399,7 @@ def _piles(catalog: Catalog, free: Sequence[int], works: Sequence[bool]) -> dict
     return idle_by_size
 
 
-def _claims(catalog: Catalog) -> dict[str, str]:
+def _volume_holders(catalog: Catalog) -> dict[str, str]:
     """Volume → who holds it."""
     return {name: at.holder for name, at in catalog.volumes.items() if at.holder}
 

@@ -109,7 +109,9 @@ class BoundTask:
             places = self.places
             if rank in stays:
                 places = (self.catalog.place_of[self.assignment.kind_of[stays[rank]]],)
-            options[rank] = bindings(self.mounts[rank], places, self.catalog.volumes, self.assignment.claims)
+            options[rank] = bindings(
+                self.mounts[rank], places, self.catalog.volumes, self.assignment.volume_holders
+            )
         if self.job.ranks == 1 and options[0] and all(b.volumes == options[0][0].volumes for b in options[0]):
             return {0: options[0][0]}, None  # there is nothing to match
         price = functools.cache(self._price)

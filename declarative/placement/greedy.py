@@ -40,6 +40,12 @@ class Seating:
         """Whether a task has its places."""
         return job.index in self.assignment.seats
 
+    def stays(self, job: Job) -> bool:
+        """Whether a task has the places that it had: a node of those may be gone, or take no work."""
+        index = self.assignment.catalog.index
+        had = [index.get(name) for _, (name, _) in sorted(job.ask.prior.items())]
+        return bool(had) and had == self.assignment.seats.get(job.index)
+
     @property
     def cost(self) -> float:
         """USD an hour of all launches."""

@@ -36,6 +36,8 @@ class Node:
     spot: bool
     readiness: Readiness
     held: Mapping[int, str] = field(default_factory=dict)
+    busy_for: float | None = None
+    """Seconds until all that holds its blocks has reached its `max_duration`; None if some has none."""
     closed: str | None = None
     """Why it takes no new work although it is ready: it is about to be replaced or deleted."""
     new: bool = False

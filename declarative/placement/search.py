@@ -62,13 +62,13 @@ class Search:
         until: float = math.inf,
     ) -> None:
         """`cache` has programs that were solved for other catalogs; this one adds its own. `start` is what
-        is there, if it is not as the catalog has it. The search raises `TooMuchWorkError` once the work of
-        the cache comes to `until`.
+        can be used, if that is not all that the catalog has. The search raises `TooMuchWorkError` once the
+        work of the cache comes to `until`.
         """
         self.catalog, self.effort = catalog, effort
         self.cache = cache or SolverCache()
         self.until = until
-        self.start = start.copy() if start else Assignment.start(catalog)
+        self.start = start or Assignment.start(catalog)
         keep_baselines(self.start)
 
     # What is asked
@@ -425,7 +425,7 @@ class Search:
         guests = [job for job in jobs if job.reuse and job.request.fit and not seating.seats(job)]
         if not guests or not seating.assignment.launches:
             return seating
-        kept = {job.index for job in jobs if job.ask.prior and self._stays_whole(job, seating)}
+        kept = {job.index for job in jobs if seating.stays(job)}
         base = base_for(self.start, seating.assignment, kept, with_launches=True)
         base.fleet_room = dict.fromkeys(base.fleet_room, 0)
         hosts = [job for job in jobs if seating.seats(job) and job.index not in kept]
@@ -439,11 +439,6 @@ class Search:
         assignment.fleet_room = dict(seating.assignment.fleet_room)
         rides = any(job.index in assignment.seats for job in guests)
         return replace(seating, assignment=assignment) if rides else seating
-
-    def _stays_whole(self, job: Job, seating: Seating) -> bool:
-        """Whether a seated task is where it was: a node that it had may be gone, or take no work."""
-        had = [self.catalog.index.get(name) for _, (name, _) in sorted(job.ask.prior.items())]
-        return bool(had) and had == seating.assignment.seats.get(job.index)
 
     def _send_away_alone(self, assignment: Assignment) -> None:
         """Leave out tasks that launch nothing where nobody else sits on a launched node: it would be

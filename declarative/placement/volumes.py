@@ -62,7 +62,7 @@ def serves(at: VolumeAt, place: Place) -> bool:
 
 
 def _volume_reason(
-    name: str, place: Place, volumes: Mapping[str, VolumeAt], claims: Mapping[str, str]
+    name: str, place: Place, volumes: Mapping[str, VolumeAt], holders: Mapping[str, str]
 ) -> Mismatch | None:
     """Why a rank cannot have a volume in a place."""
     at = volumes.get(name)
@@ -70,10 +70,10 @@ def _volume_reason(
         return Mismatch("volume-missing", f"volume/{name} does not exist")
     if not serves(at, place):
         return Mismatch("volume-elsewhere", f"volume/{name} is in {at.backend}/{at.zone or at.region}")
-    if claims.get(name) == GONE:
+    if holders.get(name) == GONE:
         return Mismatch("volume-gone", f"volume/{name} is gone, and is not made anew by itself")
-    if name in claims:
-        return Mismatch("volume-busy", f"volume/{name} is held by {claims[name]}")
+    if name in holders:
+        return Mismatch("volume-busy", f"volume/{name} is held by {holders[name]}")
     return None
 
 
@@ -81,7 +81,7 @@ def mount_reason(
     mounts: Sequence[RankMount],
     place: Place,
     volumes: Mapping[str, VolumeAt],
-    claims: Mapping[str, str],
+    holders: Mapping[str, str],
 ) -> Mismatch | None:
     """Why the mounts cannot all be had in a place: the first one that never can, else the first that is held.
 
@@ -91,7 +91,7 @@ def mount_reason(
     for mount in mounts:
         reasons: list[Mismatch] = []
         for name in mount.names:
-            reason = _volume_reason(name, place, volumes, claims)
+            reason = _volume_reason(name, place, volumes, holders)
             if reason is None:
                 break
             reasons.append(reason)
@@ -105,10 +105,10 @@ def mount_reason(
 
 
 def free_volumes(
-    mounts: Sequence[RankMount], volumes: Mapping[str, VolumeAt], claims: Mapping[str, str]
+    mounts: Sequence[RankMount], volumes: Mapping[str, VolumeAt], holders: Mapping[str, str]
 ) -> list[list[tuple[str, VolumeAt]]]:
     """Of each mount the alternatives that are there and that nobody holds, with their names."""
-    return [[(n, volumes[n]) for n in m.names if n in volumes and n not in claims] for m in mounts]
+    return [[(n, volumes[n]) for n in m.names if n in volumes and n not in holders] for m in mounts]
 
 
 def near(places: Collection[Place], volumes: Iterable[VolumeAt]) -> Collection[Place]:
@@ -121,10 +121,10 @@ def bindings(
     mounts: Sequence[RankMount],
     places: Collection[Place],
     volumes: Mapping[str, VolumeAt],
-    claims: Mapping[str, str],
+    holders: Mapping[str, str],
 ) -> list[Binding]:
     """Every way to give one rank its volumes, by place; the earlier alternatives first."""
-    free = free_volumes(mounts, volumes, claims)
+    free = free_volumes(mounts, volumes, holders)
     out: list[Binding] = []
     for place in near(places, [at for _, at in free[0]]) if free else places:
         choices = [[name for name, at in own if serves(at, place)] for own in free]
@@ -364,4 +364,4 @@ def hold(assignment: Assignment, job: Job, rank: int, volumes: Mapping[str, str]
     """Let a rank have volumes, by the paths where it mounts them."""
     assignment.volumes[job.index, rank] = volumes
     name = rank_name(str(job.task.name), job.ask.number(rank))
-    assignment.claims.update(dict.fromkeys(volumes.values(), f"rank/{name}"))
+    assignment.volume_holders.update(dict.fromkeys(volumes.values(), f"rank/{name}"))

@@ -14,6 +14,7 @@ from declarative.model.record import struct
 from declarative.model.resource import Desired, Host, Offer, fleet_marks, offer_of
 from declarative.model.schema import in_place
 from declarative.model.spec import Fleet, Placement
+from declarative.model.spec.values import Duration
 from declarative.model.state import (
     ANOTHERS,
     IMAGE,
@@ -177,6 +178,21 @@ def node_of(
     )
 
 
+def busy_for(state: State, holders: Iterable[str], now: float) -> float | None:
+    """Seconds until all ranks that hold blocks (`rank/train-0`) have reached their `max_duration`; None if
+    one of them has none. A rank that has not started yet has all of it before it.
+    """
+    longest = 0.0
+    for name in {holder.removeprefix("rank/") for holder in holders}:
+        record, status = state.get("rank", name), state.ranks.get(name)
+        limit = None if record is None else Duration.parse(record.rank.max_duration or "off").seconds
+        if limit is None:
+            return None
+        started_at = status.started_at if status else None
+        longest = max(longest, limit if started_at is None else started_at + limit - now)
+    return longest
+
+
 MOST_NAMED = 5
 """A message names at most so many nodes above the maximum of a fleet."""
 
@@ -256,7 +272,9 @@ class Fleets:
         readiness = readiness_of(record, self.inventory.readiness.get(record.address.name, NOT_OBSERVED))
         decision = NodeDecision(
             record=record,
-            node=node_of(record, readiness, holders),
+            node=replace(
+                node_of(record, readiness, holders), busy_for=busy_for(self.state, holders.values(), self.now)
+            ),
             after=record.node,
             pinned=pinned,
             unprotects=self._unprotects(record),

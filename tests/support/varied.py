@@ -10,7 +10,7 @@ from typing import Any
 
 from declarative.model.resource import Offer
 from declarative.model.spec import CreationPolicy
-from declarative.model.spec.values import Count, Gpu, Resources
+from declarative.model.spec.values import Backfill, Count, Gpu, Resources
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.problem import Ask, PlacementOutcome
 from tests.support.worlds import Case, Choose, by_price
@@ -44,6 +44,13 @@ def empty_worlds(case: Case, task: Ask) -> Iterator[Case]:
                     fleets=fleets,
                     volumes={name: replace(at, holder=None) for name, at in case.volumes.items()},
                 )
+
+
+def without_claims(case: Case) -> Case:
+    """The same world, with fleets that let every task use what others wait for."""
+    rules = case.fleets.items()
+    fleets = {name: replace(rule, fleet=replace(rule.fleet, backfill=Backfill.ANY)) for name, rule in rules}
+    return replace(case, fleets=fleets)
 
 
 MODELS = ("H100", "H100", "MI300X", "FOO")

@@ -24,6 +24,7 @@ from declarative.model.spec.schedule import Schedule
 from declarative.model.spec.text import PLACES, WORDS, Env, Name, Tags
 from declarative.model.spec.values import (
     MAX_COUNT,
+    Backfill,
     Blocks,
     Count,
     FallbackPolicy,
@@ -156,6 +157,14 @@ class Fleet:
             "most 20 % more or up to `max_price`; `any` takes whatever fits; `none` takes nothing else."
         ),
     ] = None
+    backfill: Annotated[
+        Backfill,
+        InPlace(),
+        Doc(
+            "Which tasks may use idle blocks that a waiting task of higher priority has claimed: `short` "
+            "(default) lets in those whose `max_duration` ends before it can start, `any` lets in all."
+        ),
+    ] = Backfill.SHORT
     idle_duration: Annotated[
         IdleDuration,
         InPlace(),

@@ -322,6 +322,13 @@ class FallbackPolicy(StrEnum):
     NONE = "none"
 
 
+class Backfill(StrEnum):
+    """Which new tasks may use idle blocks that a task of higher priority waits for."""
+
+    SHORT = "short"
+    ANY = "any"
+
+
 class Level(Word):
     """A level of topology: `node`, `zone`, `region`, or a label that hosts have in `topology`."""
 

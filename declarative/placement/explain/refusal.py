@@ -16,6 +16,7 @@ from declarative.placement.allocate import Try
 from declarative.placement.assignment import Assignment
 from declarative.placement.block_numbers import BlockAssignment
 from declarative.placement.catalog import Catalog, LaunchOption
+from declarative.placement.claims import Claim
 from declarative.placement.demand import ANYWHERE, Domain, Job, is_spread
 from declarative.placement.explain.never import LASTING, PASSING, EmptyWorld, not_pinned, unseen_reason
 from declarative.placement.filters import (
@@ -74,10 +75,22 @@ PINNED = {
 class FinishedPlan:
     """What a plan leaves: the nodes with all that sits on them, and what turns kinds of nodes down."""
 
-    def __init__(self, catalog: Catalog, assignment: Assignment, blocks: BlockAssignment) -> None:
-        self.catalog, self.assignment = catalog, assignment
+    def __init__(
+        self,
+        catalog: Catalog,
+        assignment: Assignment,
+        blocks: BlockAssignment,
+        claims: Sequence[Claim] = (),
+    ) -> None:
+        """`claims` are those that bind the refused tasks."""
+        self.catalog, self.assignment, self.claims = catalog, assignment, claims
         self.nodes = blocks.nodes
         self.held = {number: blocks.held.get(number, node.held) for number, node in blocks.nodes.items()}
+        for claim in claims:
+            for number, count in claim.blocks.items():
+                held = self.held[number]
+                idle = [block for block in range(self.nodes[number].total) if block not in held][:count]
+                self.held[number] = {**held, **dict.fromkeys(idle, f"the claim of task/{claim.task}")}
         self.alike: dict[tuple[object, ...], list[int]] = {}
         """Nodes that are alike to every task: of one kind and readiness, with as many busy blocks."""
         for number, node in self.nodes.items():
@@ -180,6 +193,9 @@ class RefusalReports:
         hint = self._unknown_pins(job) if job.task.instances else None
         codes = report.counts or {code for _, code in report.taken_by_siblings}
         hint = hint or hint_for(job.task, codes, never=never, changes=changes, busy=self._busy)
+        if hint and (owners := self._claimants(job)):
+            unless = "unless `backfill: any` of the fleet says otherwise"
+            hint += f"; what is idle is kept for {and_more(owners, NAMED)}, {unless}"
         why = report.counted() if self.catalog.fleets else "the project declares no fleet"
         return Refusal(
             task=str(job.task.name),
@@ -191,6 +207,16 @@ class RefusalReports:
             proved=proved,
             causes=report.causes,
         )
+
+    def _claimants(self, job: Job) -> list[str]:
+        """The waiting tasks that keep blocks which a task could use."""
+        kind_of, fit = self.assignment.kind_of, job.request.fit
+        claims = self.plan.claims
+        return [
+            f"task/{c.task}"
+            for c in claims
+            if any(c.blocks[node] and kind_of[node] in fit for node in c.blocks)
+        ]
 
     def _counts_out(self, job: Job) -> bool:
         """Whether what is there has too few blocks even without this plan's tasks, and no launch may help.
@@ -319,8 +345,8 @@ class RejectionReport:
         self.plan, self.catalog, self.assignment = plan, plan.catalog, plan.assignment
         self.job, self.rank, self.domain, self.siblings = job, rank, domain, siblings
         name = str(job.task.name)
-        self._claims = {
-            **self.assignment.claims,
+        self._volume_holders = {
+            **self.assignment.volume_holders,
             **{
                 volume: f"rank/{rank_name(name, job.ask.number(other))}"
                 for other, own in volumes.items()
@@ -482,10 +508,14 @@ class RejectionReport:
             nodes = rule.fleet.nodes
             most = nodes.max if nodes else rule.existing + len(rule.offers)
             detail = f"fleet/{option.fleet} is at its maximum of {most} node{'' if most == 1 else 's'}"
+            if tasks := [f"task/{c.task}" for c in self.plan.claims if c.launches.get(option.fleet)]:
+                detail += f", with those that {and_more(tasks, NAMED)} may yet launch"
             return Mismatch("fleet-max", detail, {"nodes": 1})
         if self.assignment.remain(option) == 0:
             used_up = self.assignment.quota_left[option.quota] == 0
             why = "reached" if used_up else "kept for nodes of other fleets"
+            if tasks := [f"task/{c.task}" for c in self.plan.claims if c.quotas.get(option.quota)]:
+                why = f"kept for {and_more(tasks, NAMED)}"
             return Mismatch("limit", f"its limit of {option.offer.limit} is {why}", {"nodes": 1})
         return None
 
@@ -526,7 +556,7 @@ class RejectionReport:
         place = self.catalog.kinds[kind].place
         if place not in self._mounts_at:
             self._mounts_at[place] = mount_reason(
-                mounts[self.rank], place, self.catalog.volumes, self._claims
+                mounts[self.rank], place, self.catalog.volumes, self._volume_holders
             )
         return self._mounts_at[place]
 

@@ -143,7 +143,7 @@ Given = Mapping[tuple[str, ...], list[list[str]]]
 def _volumes(model: PlacementModel, counts: Sequence[int]) -> dict[int, Given]:
     """Demand class → the volumes of its ranks."""
     given: dict[int, dict[tuple[str, ...], list[list[str]]]] = defaultdict(dict)
-    for (number, mount, near), columns in model.claims.items():
+    for (number, mount, near), columns in model.volume_columns.items():
         own = given[number].setdefault(near, [[] for _ in model.demand[number].mounts])
         own[mount] += [name for name, column in columns.items() if counts[column]][::-1]
     return dict(given)
@@ -158,13 +158,15 @@ def _sit(model: PlacementModel, assignment: Assignment, seat: Seat, node: int, g
     mounts, volumes = job.ask.want.mounts, assignment.catalog.volumes
     if not any(mounts) or not mounts[rank]:
         return
-    place, claims = assignment.catalog.place_of[kind], assignment.claims
+    place, holders = assignment.catalog.place_of[kind], assignment.volume_holders
     if given:
         pools = given[tuple(name for name in model.shared if serves(volumes[name], place))]
         held = {mount.path: pools[i].pop() for i, mount in enumerate(mounts[rank])}
     else:
         held = {
-            m.path: next(n for n in m.names if n in volumes and n not in claims and serves(volumes[n], place))
+            m.path: next(
+                n for n in m.names if n in volumes and n not in holders and serves(volumes[n], place)
+            )
             for m in mounts[rank]
         }
     hold(assignment, job, rank, held)
@@ -256,7 +258,9 @@ class _Taken:
 
     def __init__(self, model: PlacementModel, assignment: Assignment) -> None:
         self.model, self.assignment = model, assignment
-        self.columns: set[int] = {column for given in model.claims.values() for column in given.values()}
+        self.columns: set[int] = {
+            column for given in model.volume_columns.values() for column in given.values()
+        }
         # Nodes that are launched for tasks that stay have other numbers in the base.
         pairs = (zip(assignment.seats[job], own, strict=True) for job, own in model.base.seats.items())
         self._in_base = dict(itertools.chain.from_iterable(pairs))

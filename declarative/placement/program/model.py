@@ -211,7 +211,7 @@ class PlacementModel:
         self.runs: list[GroupRun] = []
         self.homes: dict[int, Collection[int]] = {}
         """Columns that say where cluster fleets begin, with those of the nodes that they launch there."""
-        self.claims: dict[tuple[int, int, tuple[str, ...]], dict[str, int]] = {}
+        self.volume_columns: dict[tuple[int, int, tuple[str, ...]], dict[str, int]] = {}
         """Demand class, mount and volumes that are near → the columns that give the volumes away."""
         self.possible = self._seat_all()
         for one in self.classes:
@@ -381,7 +381,7 @@ class PlacementModel:
         mounts = job.ask.want.mounts
         if not any(mounts) or not mounts[rank]:
             return None, ()
-        free = free_volumes(mounts[rank], self.catalog.volumes, self.base.claims)
+        free = free_volumes(mounts[rank], self.catalog.volumes, self.base.volume_holders)
         reach = frozenset(p for p in self._places if all(any(serves(at, p) for _, at in own) for own in free))
         names = tuple(tuple(name for name, _ in own) for own in free)
         shared = any(self._wanted[name] > 1 for own in names for name in own)
@@ -577,7 +577,7 @@ class PlacementModel:
         for (number, near), terms in ranks.items():
             for mount, names in enumerate(self.demand[number].mounts):
                 given = {name: self.uncut.column(1.0) for name in names if name in near}
-                self.claims[number, mount, near] = given
+                self.volume_columns[number, mount, near] = given
                 self.uncut.row(0, 0, {**terms, **dict.fromkeys(given.values(), 1.0)})
                 for name, column in given.items():
                     holders[name][column] = 1.0
