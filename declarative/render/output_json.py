@@ -94,43 +94,23 @@ def _columns(cls: type) -> tuple[tuple[str, Writer, Writer], ...]:
 def _writer(hint: Any) -> Writer:
     """A function that makes data from values of this type. Cached: reading the hints takes long."""
     kind = kind_of(hint)
-    write: Writer = kind.base if kind.base is str else _as_it_is
     if Mark.UTC in kind.marks:
-        write = iso
-    elif Digits in kind.marks:
-        write = functools.partial(_rounded, kind.marks[Digits].count)
-    elif Mark.USD in kind.marks:
-        write = number
-    elif kind.base is float:
-        write = functools.partial(_rounded, 6)
-    elif kind.base is Any:
-        write = plain
+        return iso
+    if Mark.USD in kind.marks:
+        return number
+    if kind.base is Any:
+        return plain
+    write: Writer = kind.base if kind.base is str else lambda value: value
+    if kind.base is float:
+        digits = kind.marks[Digits].count if Digits in kind.marks else 6
+        write = functools.partial(round, ndigits=digits)
     elif kind.base is tuple:
-        write = functools.partial(_list, _writer(kind.args[0]))
+        of_item = _writer(kind.args[0])
+        write = lambda values: [of_item(value) for value in values]  # noqa: E731 (one of several)
     elif kind.base is Mapping:
-        write = functools.partial(_map, _writer(kind.args[1]))
+        # Sorted by key, since a database may return them in another order.
+        of_value = _writer(kind.args[1])
+        write = lambda values: {str(key): of_value(values[key]) for key in sorted(values)}  # noqa: E731
     elif kind.is_struct:
         write = functools.partial(output, kind.base)
-    copes_with_null = write in (iso, number, plain)
-    return functools.partial(_or_null, write) if kind.nullable and not copes_with_null else write
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-def _rounded(digits: int, value: float) -> float:
-    return round(value, digits)
-
-
-def _list(write: Writer, values: Iterable[Any]) -> list[Any]:
-    return [write(value) for value in values]
-
-
-def _map(write: Writer, values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Sorted by key, since a database may return them in another order."""
-    return {str(key): write(values[key]) for key in sorted(values)}
-
-
-def _or_null(write: Writer, value: Any) -> Any:
-    return None if value is None else write(value)
+    return (lambda value: None if value is None else write(value)) if kind.nullable else write
