@@ -11,12 +11,13 @@ from typing import Any
 from declarative.model.state import rank_name
 from declarative.model.text import clean, host_lists, numberless, ranges
 from declarative.planner.approval import REFUSED, approval_of
-from declarative.planner.plan import Op, Plan
+from declarative.planner.plan import Plan
 from declarative.render.actions import differing_count, entries_of, group_lines, grouped
 from declarative.render.plan import origin_text, report_parts, summary_lines
 from declarative.render.plan_tables import (
     node_row,
     notes_of_nodes,
+    ops_of,
     outcome_of_ranks,
     share,
 )
@@ -100,8 +101,9 @@ def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
         yield {"id": "blocks", "title": "Blocks after apply", "kind": "blocks", **_blocks(plan)}
     if plan.reservations:
         yield {"id": "ranks-part", "title": "Ranks", "kind": "ranks", "head": HEAD, "rows": _ranks(plan)}
-    for name in list(parts)[list(parts).index("fallbacks") :]:
-        yield from lines_part(name, *parts[name])
+    for name, part in parts.items():
+        if name not in {"findings", "shares", "unplaced"}:  # they stand above
+            yield from lines_part(name, *part)
 
 
 def _change_style(line: str) -> str:
@@ -113,10 +115,7 @@ def _change_style(line: str) -> str:
 
 
 def _blocks(plan: Plan) -> dict[str, Any]:
-    ops: dict[str, set[Op]] = {}
-    for action in plan.actions:
-        if action.address.kind == "node":
-            ops.setdefault(action.address.name, set()).add(action.op)
+    ops = ops_of(plan, "node")
     notes = notes_of_nodes(plan)
     touched = {r.node for r in plan.reservations if r.status.value != "kept"} | notes.keys() | ops.keys()
     nodes = sorted(plan.preview.nodes, key=lambda node: node.name not in touched)

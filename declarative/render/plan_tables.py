@@ -193,7 +193,7 @@ STATUS = {
 
 def block_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """The block map after the plan. Many unchanged nodes are shown only as a sum."""
-    ops = _ops(plan, "node")
+    ops = ops_of(plan, "node")
     notes = notes_of_nodes(plan)
     hidden = _unchanged_nodes(plan, ops.keys())
     names = {node.name for node in hidden}
@@ -223,7 +223,7 @@ def blocks_in_use(nodes: Sequence[NodePreview]) -> tuple[int, int]:
     return sum(len(node.holders) for node in nodes), sum(node.total for node in nodes)
 
 
-def _ops(plan: Plan, kind: str) -> dict[str, set[Op]]:
+def ops_of(plan: Plan, kind: str) -> dict[str, set[Op]]:
     """The operation on each thing of a kind, by its name."""
     ops: dict[str, set[Op]] = {}
     for action in plan.actions:
@@ -271,7 +271,7 @@ def _name(item: Reservation) -> str:
 
 def outcome_of_ranks(plan: Plan) -> dict[str, str]:
     """What happens to each rank that holds or will hold blocks, by its name."""
-    ops, stopped = _ops(plan, "rank"), stopped_ranks(plan)
+    ops, stopped = ops_of(plan, "rank"), stopped_ranks(plan)
     queued = {item.task for item in plan.preview.queued}
     out: dict[str, str] = {}
     for item in plan.reservations:
