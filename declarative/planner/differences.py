@@ -32,6 +32,7 @@ OF_NO_NODE: Mapping[str, str] = {
     "backend.catalog.limit": "how many more nodes may be launched",
     "fleet.same": "where the ranks of a task may be seated together; holds when a task is placed",
     "fleet.fallback": "what else may be launched; holds when a node is launched, and each plan shows it",
+    "fleet.backfill": "who may use what a task waits for; holds when a task is placed",
     "fleet.unreachable_duration": "when a silent node is given up; each plan asks it anew",
     "fleet.schedule": "when nodes are there; each plan asks it anew",
     "fleet.ssh_config.hosts.topology": "which racks a task may use; read when a task is placed",

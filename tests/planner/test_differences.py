@@ -121,6 +121,7 @@ FLEETS: dict[str, tuple[Words, Words]] = {
     "instance_types": (WEB, {**WEB, "instance_types": ["huge"]}),
     "spot_policy": (WEB, {**WEB, "spot_policy": "spot"}),
     "max_price": (WEB, {**WEB, "max_price": 0.5}),
+    "backfill": (WEB, {**WEB, "backfill": "any"}),
     "idle_duration": (WEB, {**WEB, "idle_duration": "1h"}),
     "unreachable_duration": (WEB, {**WEB, "unreachable_duration": "1h"}),
     "schedule": (WEB, {**WEB, "schedule": {"start": "0 8 * * *", "stop": "0 20 * * *"}}),
