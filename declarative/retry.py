@@ -1,4 +1,4 @@
-"""The one place where a call is tried again: on transient faults only, with jittered waits and a deadline."""
+"""The only retry loop: on transient faults alone, with jittered waits and a deadline."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ E = TypeVar("E", bound=Exception)
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How long to go on: times are seconds."""
+    """How long to retry, in seconds."""
 
     deadline: float = 300.0
     first: float = 0.5
     longest: float = 30.0
     away: float = 10.0
-    """For a single machine that cannot be reached at all, from the first try that says so."""
+    """The limit for a machine that cannot be reached at all, from the first such error."""
 
 
 PATIENCE = Policy(deadline=30.0, longest=5.0)
-"""Reading waits less long than writing: the user is looking at the screen."""
+"""The policy of reads. They wait less long than writes: the user is looking at the screen."""
 
 
 def call(
@@ -38,10 +38,10 @@ def call(
     on_retry: Callable[[TransientError, float], None] | None = None,
     stopping: Callable[[], bool] | None = None,
 ) -> T:
-    """The result of `function`, tried again on `TransientError` until the deadline.
+    """Return the result of `function`; retry it on `TransientError` until the deadline.
 
-    The last `TransientError` is raised when that passes, or would before the next try is due, or when
-    `stopping` says so; any other error at once.
+    Raise the last `TransientError` when the deadline passes, when it would pass before the next try, or when
+    `stopping` returns true. Raise any other error at once.
     """
     return call_on(TransientError, function, policy=policy, on_retry=on_retry, stopping=stopping)
 
@@ -54,7 +54,7 @@ def call_on(
     on_retry: Callable[[E, float], None] | None = None,
     stopping: Callable[[], bool] | None = None,
 ) -> T:
-    """`call` for another kind of error that passes: that of the state's database is one of the store."""
+    """Like `call`, for another class of transient errors, such as that of the state's database."""
     started = time.monotonic()
     try:
         return function()  # nearly all calls succeed: what a retry needs is made when there is one
@@ -62,7 +62,7 @@ def call_on(
         first: list[E] = [error]
     policy = policy or Policy()
 
-    def again() -> T:
+    def attempt() -> T:
         if first:
             raise first.pop()
         return function()
@@ -79,7 +79,7 @@ def call_on(
     away = _Away(policy.away)
 
     def wait(state: tenacity.RetryCallState) -> float:
-        """The server's own Retry-After where that is longer."""
+        """The jittered wait, or the server's Retry-After if that is longer."""
         error = _error_of(state)
         after = error.after if isinstance(error, TransientError) and error.after else 0.0
         return max(after, jitter(state))
@@ -94,16 +94,16 @@ def call_on(
         before_sleep=note,
         reraise=True,
     )
-    return retrying(again)
+    return retrying(attempt)
 
 
 def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
-    """What the last try raised."""
+    """The error of the last try."""
     return state.outcome.exception() if state.outcome else None
 
 
 class _Away:
-    """When a machine was away for so long, time after time."""
+    """Stops once a machine was away for so long, try after try."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -1,7 +1,7 @@
-"""How long things take: rounds, looks, plans, actions and calls to backends, for traces and for metrics.
+"""Times rounds, looks, plans, actions and calls to backends, for traces and for metrics.
 
-Nobody listens unless asked to, and then a span costs nothing. Traces are OpenTelemetry's, which is imported
-only where its variables ask for it.
+Without a listener a span costs nothing. Traces go through OpenTelemetry, which is imported only if its
+environment variables ask for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 SpanListener = Callable[[str, Mapping[str, str], float, BaseException | None], None]
 """Gets each ended span: its name, its attributes, its seconds, and the error that ended it."""
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-"""Where OpenTelemetry sends traces, as all its programs have it."""
+"""OpenTelemetry's variables for where traces are sent."""
 
 _listeners: list[SpanListener] = []
 _tracers: list[Tracer] = []
@@ -29,16 +29,16 @@ _tracers: list[Tracer] = []
 
 @contextmanager
 def span(name: str, **attributes: str) -> Iterator[None]:
-    """A span, a part of the one that is open in this thread. Attributes hold names and no secrets."""
+    """Time the block as a span, below the span that is open in this thread. Attributes never hold secrets."""
     if not _listeners and not _tracers:
         yield
         return
     started, fault = time.perf_counter(), None
     with ExitStack() as stack:
         for tracer in _tracers:
-            given = {f"fleetform.{key}": value for key, value in attributes.items()}
-            # Messages of errors may quote what a backend said: only that it failed is traced.
-            entered = tracer.start_as_current_span(name, attributes=given, record_exception=False)
+            prefixed = {f"fleetform.{key}": value for key, value in attributes.items()}
+            # Error messages may quote a backend, so only the failure is traced.
+            entered = tracer.start_as_current_span(name, attributes=prefixed, record_exception=False)
             stack.enter_context(entered)
         try:
             yield
@@ -51,7 +51,7 @@ def span(name: str, **attributes: str) -> Iterator[None]:
 
 
 def timed(method: Callable[P, T]) -> Callable[P, T]:
-    """A method of an object with a `backend`, each call of which is a span."""
+    """Make each call of a method a span, with the `backend` of its object."""
 
     @functools.wraps(method)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -62,7 +62,7 @@ def timed(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def named(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A function, each call of which is a span of that name."""
+    """Make each call of a function a span of that name."""
 
     def wrap(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
@@ -76,19 +76,19 @@ def named(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def on_span_end(listener: SpanListener) -> Callable[[], None]:
-    """Call `listener` for each span that ends, in any thread, until the result is called."""
+    """Call `listener` for each span that ends, in any thread; call the result to stop that."""
     _listeners.append(listener)
     return lambda: _listeners.remove(listener)
 
 
-def wanted(environ: Mapping[str, str]) -> bool:
+def is_traced(environ: Mapping[str, str]) -> bool:
     """Whether the environment asks for traces."""
     off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     return not off and any(environ.get(name) for name in ENDPOINTS)
 
 
 def trace(exporter: SpanExporter | None = None) -> Callable[[], None]:
-    """Send traces until the answer is called; `ImportError` where OpenTelemetry is not installed."""
+    """Send traces until the result is called; `ImportError` if OpenTelemetry is not installed."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor

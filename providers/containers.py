@@ -19,7 +19,7 @@ from pathlib import Path
 from declarative.model.record import struct
 
 RUNTIMES = ("podman", "docker")
-"""In the order in which they are tried."""
+"""The runtimes, in the order in which they are tried."""
 LACKING = {
     "no-runtime": "its host has neither podman nor docker that its user can use",
     "gpus": "its host does not have all GPUs now that are recorded of it; the log names the missing one",
@@ -53,12 +53,12 @@ class Mount:
     target: str
     read_only: bool = False
     optional: bool = False
-    """Of `Container.binds`: whether the rank runs without it where the host has none."""
+    """Whether the rank runs without it where the host has none."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What a rank runs in. `cpus` are the host's, `gpus` see `gpus.sh`; no CPUs means all, no GPUs none."""
+    """A rank's container. `cpus` are the host's, `gpus` see `gpus.sh`; no CPUs means all, no GPUs none."""
 
     image: str
     name: str
@@ -93,7 +93,7 @@ def qualified(image: str) -> str:
 
 
 def _variables(container: Container, volumes: Sequence[str]) -> dict[str, str]:
-    """What `container.sh` reads."""
+    """The input of `container.sh`."""
     needed = {"cpuset": container.cpus, "memory": container.memory_mib}
     return {
         "image": container.image,

@@ -64,7 +64,7 @@ def prepared(
     devices: Sequence[str] = (),
     sees_own_gpus: bool = False,
 ) -> runner.Launch:
-    """What the runner of a node launches.
+    """The launch that the runner of a node gets.
 
     Args:
         node: The node's folder on its host.
@@ -103,7 +103,7 @@ def prepared(
 
 
 def _bare(plain: runner.Launch, launch: Launch, volumes: Mapping[str, str], *, must: bool) -> runner.Launch:
-    """With the limits and mounts that the runner gives to a rank outside of a container."""
+    """The launch, with the limits and mounts that the runner gives to a rank outside of a container."""
     memory = launch.memory_mib * MEBIBYTE if launch.memory_mib else None
     binds = tuple((bind.source, bind.target, bind.optional) for bind in launch.binds)
     plain = replace(plain, memory_bytes=memory, hard=launch.hard, binds=binds)
@@ -192,7 +192,7 @@ def _container(
     *,
     meets: bool,
 ) -> containers.Container:
-    """What a rank with an image runs in."""
+    """The container of a rank with an image."""
     own, hosts = f"{node}/work/{launch.attempt}", _hosts_folder(node, launch)
     mounts = [containers.Mount(source=own, target=own)]
     if meets:
@@ -266,7 +266,7 @@ def _environment(launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str]
 
 
 def beside(node: str, attempt: str, command: Sequence[str]) -> tuple[str, ...]:
-    """What runs `command` beside a running attempt; without one, a shell. `node` is the node's folder."""
+    """The words that run `command`, or a shell, beside a running attempt. `node` is the node's folder."""
     enter, inside = (text("environ.sh") + text(name) for name in ("exec.sh", "inside.sh"))
     return ("sh", "-c", enter, "sh", inside, node, attempt, *command)
 

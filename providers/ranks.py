@@ -186,7 +186,7 @@ _ENDED: Mapping[str, tuple[RankState, str | None]] = {
     ),
     "alone": (RankState.LOST, "its host was cut off: no command reached it, and it reached no other"),
 }
-"""By the reason why something else ended the attempt; for other reasons, somebody stopped it."""
+"""Reason why something else ended an attempt → its cause; for other reasons, somebody stopped it."""
 
 
 def _meaning(attempt: Attempt) -> tuple[RankState, str | None]:

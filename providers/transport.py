@@ -1,4 +1,4 @@
-"""How a command gets to a host and its answer back.
+"""Carries a command to a host, and its answer back.
 
 A transport gives the whole answer of a command that ended, whatever its exit code, or it raises
 `ConnectionLost`. Nobody can tell whether the command ran then, so callers only run what they may run again.

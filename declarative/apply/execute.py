@@ -305,7 +305,7 @@ def _start(action: Action, tools: Tools) -> None:
         tools.writer.fail(intent, getattr(error, "summary", str(error)))
         raise
     tools.writer.finish(intent, {**record.outputs, **_alone(node, launch.alone_seconds)})
-    tools.writer.observe_rank(action.address.name, status)
+    tools.writer.observe_ranks({action.address.name: status})
     if gate:
         release(record.rank.task, tools, action.id)
 

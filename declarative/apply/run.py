@@ -66,7 +66,7 @@ def _ended(tools: Tools) -> Note:
     """A function that records how a rank has ended, and reports it."""
 
     def ended(rank: str, status: RankStatus) -> None:
-        tools.writer.observe_rank(rank, status)
+        tools.writer.observe_ranks({rank: status})
         tools.listener.rank(f"rank/{rank}", status.state.value, status.cause)
 
     return ended

@@ -206,7 +206,7 @@ def recover(writer: Writer, observation: Observation, now: float) -> None:
             since = now - (age(resolution.intent, now) or 0.0)
             writer.adopt(resolution.record, resolution.intent, idle_since=since if made else None)
             if resolution.status:
-                writer.observe_rank(resolution.intent.address.name, resolution.status)
+                writer.observe_ranks({resolution.intent.address.name: resolution.status})
         elif resolution.gone:
             writer.finish(resolution.intent)
         elif not _may_come(writer, resolution, now):

@@ -242,7 +242,7 @@ def stop_task(
     """
     for rank in _not_started(writer.state(), want) if want else ():
         status = RankStatus(state=RankState.STOPPED, cause=BY_USER)
-        writer.observe_rank(rank.address.name, status)  # first: a recorded rank must never lack it
+        writer.observe_ranks({rank.address.name: status})  # first: a recorded rank must never lack it
         writer.adopt(rank)
         note(rank.address.name, status)
     state = writer.state()
@@ -250,7 +250,7 @@ def stop_task(
     names = [n for n in live if not ((node := state.node_of_rank(n)) and node.address.name in silent)]
 
     def ended(rank: str, status: RankStatus) -> None:
-        writer.observe_rank(rank, status)
+        writer.observe_ranks({rank: status})
         note(rank, status)
 
     # Before they end: whoever follows the task must not start it again.

@@ -143,7 +143,7 @@ def since_last_apply(session: ProjectSession) -> list[str]:
     loaded = session.load_if_any()
     store = session.state.open(loaded.desired if loaded else None)
     failed_at: dict[str, bool] = {}
-    for operation in store.history(limit=MOST_STEPS):
+    for operation in store.journal.operations(limit=MOST_STEPS):
         if operation.revision:
             is_broken = operation.result in ("failed", None)
             failed_at[operation.revision] = failed_at.get(operation.revision, False) or is_broken

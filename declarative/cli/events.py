@@ -216,7 +216,7 @@ def events_command(
     cursor = _start(session, desired, since)
     while True:
         with session.state.read_anew(desired) as store:
-            events, lineage = store.events(cursor), store.lineage()
+            events, lineage = store.events.after(cursor), store.lineage()
         chosen = [e for e in events if not types or any(fnmatchcase(e.type, pattern) for pattern in types)]
         if chosen and as_json:
             emit_text("".join(f"{to_line(event_json(event, lineage))}\n" for event in chosen))
@@ -233,7 +233,7 @@ def events_command(
 def _start(session: ProjectSession, desired: Desired | None, since: str | None) -> int:
     """The cursor to begin after. Warns if events after it are gone."""
     with session.state.read_anew(desired) as store:
-        first, last = store.event_bounds()
+        first, last = store.events.bounds()
     if since is None:
         return max(0, last - SHOWN)
     if not since.isascii() or not since.isdigit() or len(since) > MOST_DIGITS:

@@ -179,7 +179,8 @@ def _earlier(
     """
     from declarative.model.state import machine_name, never_ran
 
-    attempts = [one for one in store.earlier_attempts(task) if only_rank in (None, one.record.rank.rank)]
+    earlier = store.journal.earlier_attempts(task)
+    attempts = [one for one in earlier if only_rank in (None, one.record.rank.rank)]
     last = {
         r.rank.rank: r for r in ranks_of(state, task) if only_rank in (None, r.rank.rank) and not never_ran(r)
     }

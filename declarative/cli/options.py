@@ -340,7 +340,7 @@ def project_command(command: F, *, short_names: tuple[str, ...] = ("-f",)) -> F:
             say_late,
         )
         ctx.call_on_close(session.close)
-        if spans.wanted(os.environ):
+        if spans.is_traced(os.environ):
             try:
                 ctx.call_on_close(spans.trace())
             except ImportError:

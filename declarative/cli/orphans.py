@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from declarative.model.diagnostic import Diagnostic
     from declarative.model.resource import Desired
     from declarative.model.state import Address, Record, State
-    from declarative.store import Writer
+    from declarative.store import Store, Writer
 
 CODES = {True: (0, "done"), False: (4, "failed")}
 """Whether all backends reported their orphans and all were deleted → the exit code, and its word."""
@@ -66,7 +66,7 @@ def adopt(session: ProjectSession, address: str | None, id_: str | None, lock_ti
             names = ", ".join(sorted({str(o.thing.address) for o in orphans})[:5]) or "there are none"
             raise failed("unknown-address", f"`{address}` is not an orphan", f"orphans: {names}")
         if target.kind == "rank":
-            _adopt_rank(writer, matches[0], orphans, state)
+            _adopt_rank(store, writer, matches[0], orphans, state)
         else:
             writer.adopt(_whole_record(matches[0], state))
         if target.kind == "node":
@@ -110,12 +110,14 @@ def _check_free(state: State, address: Address) -> None:
         raise failed("open-intent", f"the result of an earlier call for {address} is not known", hint)
 
 
-def _adopt_rank(writer: Writer, orphan: Orphan, orphans: Sequence[Orphan], state: State) -> None:
+def _adopt_rank(
+    store: Store, writer: Writer, orphan: Orphan, orphans: Sequence[Orphan], state: State
+) -> None:
     """Record a running rank with its blocks and attachments, as it was started."""
     from declarative.apply.orphans import as_rank
 
     rank, task = orphan.thing.address, orphan.thing.address.name.rpartition("-")[0]
-    intent = writer.create_with(orphan.id)
+    intent = store.journal.create_with(orphan.id)
     if intent is None:
         summary = f"{rank} cannot be adopted: this state's history does not tell what {orphan.id} runs"
         raise failed("usage", summary, f"stop it: `fleetform stop {task}`")

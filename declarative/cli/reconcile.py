@@ -137,14 +137,14 @@ def approve_command(session: ProjectSession, digests: tuple[str, ...], as_json: 
     from declarative.render.listings import approvals_json, approvals_text
 
     store = session.store(write=bool(digests))
-    waiting = [approval.digest for approval in store.approvals()]
+    waiting = [approval.digest for approval in store.loop.approvals()]
     for beginning in digests:
         matching = [d for d in waiting if d.startswith((beginning, f"sha256:{beginning}"))]
         if len(matching) != 1:
             what = "several plans that wait begin" if matching else "no plan that waits begins"
             raise failed("unknown-digest", f"{what} with `{beginning}`", "list them: `fleetform approve`")
-        store.approve(matching[0])
-    approvals = [a for a in store.approvals() if not digests or any(d in a.digest for d in digests)]
+        store.loop.approve(matching[0])
+    approvals = [a for a in store.loop.approvals() if not digests or any(d in a.digest for d in digests)]
     if as_json:
         emit(approvals_json(approvals))
     else:

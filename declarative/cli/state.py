@@ -159,7 +159,7 @@ def history(session: ProjectSession, addresses: tuple[str, ...], limit: int, as_
 
     for address in addresses:
         parse(address)
-    operations = session.store().history(addresses, limit)
+    operations = session.store().journal.operations(addresses, limit)
     if as_json:
         emit(history_json(operations))
     elif operations:

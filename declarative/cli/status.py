@@ -91,12 +91,12 @@ def gather(session: ProjectSession, *, offline: bool, refresh: bool = False) -> 
         at=session.clock(),
         lost=None if offline else inventory.lost,
     )
-    view = with_waits(view, store.waiting())
+    view = with_waits(view, store.events.waiting())
     return replace(
         view,
         spent=store.spent(),
         drift=shown_drift(inventory, desired),
-        left_alone=store.left_alone(),
+        left_alone=store.loop.left_alone(),
         nodes=tuple(replace(node, rehearsal=lacking.get(node.name, False)) for node in view.nodes),
         health=(
             *node_health(readiness_of_nodes(current), inventory.silent, session.clock()),
@@ -282,9 +282,9 @@ class _ProjectReader:
                 session.load_if_any()
         desired = session.current
         with session.state.read_anew(desired) as store:
-            state, spent, last = store.read(), store.spent(), store.event_bounds()[1]
-            events = store.events(max(0, last - SHOWN))
-            waiting = store.waiting()
+            state, spent, last = store.read(), store.spent(), store.events.bounds()[1]
+            events = store.events.after(max(0, last - SHOWN))
+            waiting = store.events.waiting()
         view = replace(
             with_waits(status_view(desired, state, now=session.clock(), at=session.clock()), waiting),
             health=node_health(readiness_of_nodes(state), state.silent, session.clock()),

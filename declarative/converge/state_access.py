@@ -278,7 +278,7 @@ class StateAccess:
 
         try:
             with self._open(self.url(desired), write=True) as store:
-                store.note(op, address, op)
+                store.journal.note(op, address, op)
         except (InvalidError, StateError) as error:
             _note(f"warning: the state's history does not tell of this {op}: {error}")
 

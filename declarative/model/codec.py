@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -125,9 +125,11 @@ def reader(hint: Any) -> DataReader:
     if args := typing.get_args(hint):
         origin = typing.get_origin(hint)
         if origin is tuple:
-            return functools.partial(_items, reader(args[0]))
+            return functools.partial(read_items, reader(args[0]))
+        if origin is frozenset:
+            return functools.partial(_members, reader(args[0]))
         if origin is Mapping:
-            return functools.partial(_mapping, _number_key if args[0] is int else str, reader(args[1]))
+            return functools.partial(read_mapping, _number_key if args[0] is int else str, reader(args[1]))
         inner = reader(next(a for a in args if a is not types.NoneType))
         return lambda data: None if data is None else inner(data)
     if hasattr(hint, "from_data"):
@@ -205,7 +207,8 @@ def _number_key(data: str) -> int:
     return int(data)
 
 
-def _items(item: DataReader, data: Any) -> tuple[Any, ...]:
+def read_items(item: DataReader, data: Any) -> tuple[Any, ...]:
+    """A list of what `item` reads."""
     if not isinstance(data, list | tuple):
         raise BadDataError("a list")
     out: list[Any] = []
@@ -217,7 +220,16 @@ def _items(item: DataReader, data: Any) -> tuple[Any, ...]:
     return tuple(out)
 
 
-def _mapping(key: Callable[[str], Any], item: DataReader, data: Any) -> dict[Any, Any]:
+def _members(item: DataReader, data: Any) -> frozenset[Any]:
+    items = read_items(item, data)
+    members = frozenset(items)
+    if len(members) != len(items):
+        raise BadDataError("a list without repetitions")
+    return members
+
+
+def read_mapping(key: Callable[[str], Any], item: DataReader, data: Any) -> dict[Any, Any]:
+    """A mapping of what `key` and `item` read."""
     if not isinstance(data, dict):
         raise BadDataError("a mapping")
     out: dict[Any, Any] = {}
@@ -243,6 +255,23 @@ def _whole_of(cls: Any) -> DataReader:
     readers = {f.name: reader(Any if f.name in dependent else hints[f.name]) for f in _fields(cls)}
     required = [f.name for f in _fields(cls) if _default(f) is dataclasses.MISSING]
 
+    def make(**values: Any) -> Any:
+        for name in dependent.keys() & values.keys():
+            if values[name] is not None:
+                try:
+                    values[name] = dependent[name](values, values[name])
+                except BadDataError as bad:
+                    raise bad.at(name) from None
+        return cls(**values)
+
+    return struct_reader(readers, required, make if dependent else cls)
+
+
+def struct_reader(
+    readers: Mapping[str, DataReader], required: Iterable[str], make: Callable[..., Any]
+) -> DataReader:
+    """Makes a value of the fields that `readers` read: nothing else is there, and all that is required is."""
+
     def read(data: Any) -> Any:
         if not isinstance(data, dict):
             raise BadDataError("a mapping")
@@ -256,13 +285,7 @@ def _whole_of(cls: Any) -> DataReader:
         for name in required:
             if name not in values:
                 raise BadDataError("there").at(name)
-        for name in dependent.keys() & values.keys():
-            if values[name] is not None:
-                try:
-                    values[name] = dependent[name](values, values[name])
-                except BadDataError as bad:
-                    raise bad.at(name) from None
-        return cls(**values)
+        return make(**values)
 
     return read
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, field
+from dataclasses import field
 from enum import StrEnum
-from typing import Any
 
 from declarative.model.record import struct
 
@@ -63,12 +62,6 @@ class RankStatus:
     """Index, UUID (empty if unknown) and use in percent of its GPUs, if its `utilization_policy` samples
     them. It is not recorded, and does not count as a change of the rank.
     """
-
-    def recorded(self) -> dict[str, Any]:
-        """The recorded part of it."""
-        fields = asdict(self)
-        del fields["gpus"]
-        return fields
 
 
 LIMIT_REACHED = "max_duration reached"

@@ -208,7 +208,6 @@ class Source(Protocol):
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes; none at the end."""
-        ...
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -305,15 +304,12 @@ class Provider(Protocol):
 
     def offers(self) -> tuple[Offer, ...]:
         """The offers that it can launch, without the declared catalog. It does not read existing things."""
-        ...
 
     def inventory(self) -> tuple[Thing, ...]:
         """Everything of this state's owner that is there: complete, or an error; never a part."""
-        ...
 
     def find(self, address: Address, token: str) -> Thing | None:
         """The thing that a create with this token made, or None if there is none."""
-        ...
 
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
@@ -321,36 +317,27 @@ class Provider(Protocol):
         """Make it, or find what an earlier call with this token made; its outputs. Where that is gone and the
         token makes nothing more, it is a `PermanentKind.USED_UP`.
         """
-        ...
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change the existing thing to `inputs` in place; its outputs."""
-        ...
 
     def delete(self, have: Record) -> None:
         """Remove it. A thing that is absent already is a success."""
-        ...
 
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
         """Whether each node (by name) may take work, observed now."""
-        ...
 
     def start(self, node: Record, launch: Launch) -> RankStatus:
         """Start the attempt on the node, at most once for all calls. It outlives the caller."""
-        ...
 
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """How the attempts are doing; None for one that never started here."""
-        ...
 
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
         """Stop the attempt as a whole: TERM, then KILL after the grace. Returns when it is dead."""
-        ...
 
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
         """Change the `max_duration` of a running attempt; None takes it away."""
-        ...
 
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
         """Up to `limit` bytes of the attempt's output from byte `offset`; empty where there is no more."""
-        ...

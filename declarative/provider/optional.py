@@ -30,7 +30,6 @@ class Recalls(Protocol):
         missing at once, the user has to confirm that. A thing that the backend does not know is left out: the
         wrong account may have been asked.
         """
-        ...
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,6 @@ class Adopts(Protocol):
         """The existing instances (kind `node`) or volumes, made by anybody; with `ids` only those. They are
         read page by page. Ended things and unknown ids are left out.
         """
-        ...
 
 
 @runtime_checkable
@@ -84,7 +82,6 @@ class Checks(Protocol):
 
         Capacity and quotas do not count: they change by themselves. It may also raise a fault.
         """
-        ...
 
 
 @runtime_checkable
@@ -95,7 +92,6 @@ class Clears(Protocol):
         """Remove what a create with this token may have left, which made nothing and is not tried again.
         What others need stays.
         """
-        ...
 
 
 @runtime_checkable
@@ -106,7 +102,6 @@ class FindsOthers(Protocol):
         """The nodes and volumes with one of these addresses that another state made: each with its id,
         `address`, `lineage` and `project`. They are read page by page. Ended things are left out.
         """
-        ...
 
 
 @runtime_checkable
@@ -119,7 +114,6 @@ class StartsFrom(Protocol):
         `known` are ids that nodes started from: a declared one of them need not be looked for. None if the
         cloud does not say, or nothing is declared. `PermanentError` if there is no such image.
         """
-        ...
 
 
 class Look(Protocol):
@@ -142,7 +136,6 @@ class Looks(Protocol):
 
     def look(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Look]:
         """The shapes of hosts, and whether they are fit, by the given names. It raises for none of them."""
-        ...
 
 
 @runtime_checkable
@@ -151,7 +144,6 @@ class KnowsKeys(Protocol):
 
     def known_keys(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Sequence[str]]:
         """The keys of hosts in the files of known hosts, by the given names. It contacts nothing."""
-        ...
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -162,7 +154,7 @@ class Visit:
     things: tuple[Thing, ...] | None = None
     """The node, the volumes and the attachments on the host; None if they could not be listed."""
     attempts: Mapping[str, RankStatus] | None = None
-    """See `Tells`; None if unknown."""
+    """Their states, by `Tells`; None if unknown."""
 
 
 @runtime_checkable
@@ -173,7 +165,6 @@ class Visits(Protocol):
         """The readiness of a node, its things, and its attempts. It does not raise: the readiness has the
         fault.
         """
-        ...
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -190,7 +181,6 @@ class LogEnds(Protocol):
 
     def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
         """Where the logs of attempts end; without those that never started."""
-        ...
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -223,7 +213,6 @@ class Terminals(Protocol):
         attempt does not run any more. Without one, `command` is joined for the shell there, as ssh does it.
         `tty` asks for a terminal.
         """
-        ...
 
 
 @runtime_checkable
@@ -234,7 +223,6 @@ class Reaches(Protocol):
         """Why `address` (a name or an IP) cannot be reached from the node; None if it can, or if that cannot
         be told. It may take some seconds. A firewall that lets some ports through is no reason.
         """
-        ...
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -254,7 +242,6 @@ class Adjusts(Protocol):
 
     def adjust(self, node: Record, attempt: str, terms: Terms) -> None:
         """What the attempt is ended by from now on, if it still runs; `change_limit` comes after it."""
-        ...
 
 
 @runtime_checkable
@@ -273,8 +260,7 @@ class Foretells(Protocol):
     """A provider that knows what nodes can do before it makes them."""
 
     def can(self) -> frozenset[str]:
-        """See `Readiness.can`. A plan that looks asks it, if a task has `isolation: hard`."""
-        ...
+        """A plan that looks asks it, if a task has `isolation: hard`."""
 
 
 @runtime_checkable
@@ -283,7 +269,6 @@ class Rehearses(Protocol):
 
     def gpus(self) -> tuple[str, ...] | None:
         """The models of the machine's GPUs, one entry for each; None if they cannot be read."""
-        ...
 
 
 @runtime_checkable
@@ -302,7 +287,6 @@ class TellsUnused(Protocol):
         """The names of the nodes that have no attempt, and on which no earlier writer starts one from now on
         (`Fence`). Any node may be left out: then it is asked as the others are.
         """
-        ...
 
 
 @runtime_checkable
@@ -316,7 +300,6 @@ class TellsChange(Protocol):
         are the same as then, but for times, and nothing was started on a node meanwhile. None if that is not
         certain, such as right after a change.
         """
-        ...
 
 
 @runtime_checkable
@@ -342,13 +325,11 @@ class Gates(Protocol):
         that never started here. Running and ended attempts stay as they are. `peers` are all reachable ranks
         of the gang: the address of each, a space, and the answer of `peers` for it.
         """
-        ...
 
     def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
         """How siblings of these prepared attempts reach them: nothing secret, on one line; attempts that
         cannot be reached are left out.
         """
-        ...
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -369,11 +350,9 @@ class Partitions(Protocol):
 
     def members(self, settings: Mapping[str, Any]) -> tuple[Member, ...]:
         """All nodes of a fleet with these settings: complete, or an error; never a part."""
-        ...
 
     def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[OthersShare, ...]]:
         """Node → what others hold on it; observed now."""
-        ...
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -402,10 +381,8 @@ class Gangs(Protocol):
         If there is no room now, ranks that were launched with `queue` wait for it: they are `pending`.
         Without `queue` it is a `PermanentKind.NO_CAPACITY`, and nothing is held or waits.
         """
-        ...
 
     def expected(self, task: str, ranks: Sequence[tuple[Record, Shape]], seconds: int | None) -> float | None:
         """When the place expects to have room for a gang with these shares of nodes, in seconds since the
         epoch; None if it does not say. Nothing is held. `seconds` is how long the gang may take.
         """
-        ...

@@ -146,8 +146,8 @@ class RoundRun:
             state,
             self.desired,
             now=now,
-            approvals=store.approvals(),
-            before=writer.permits_since(now - longest(rules)) if plan.actions or rounds.lost else (),
+            approvals=store.loop.approvals(),
+            before=store.journal.permits_since(now - longest(rules)) if plan.actions or rounds.lost else (),
             backoff=rounds.backoff,
             lacking=lacking,
         )
@@ -156,7 +156,7 @@ class RoundRun:
         rounds.refused = {group: error for group, error in rounds.refused.items() if group in held}
         if allowed.noted:
             writer.permit(allowed.noted)
-        if {approval.digest for approval in store.approvals()} != allowed.approvals.keys():
+        if {approval.digest for approval in store.loop.approvals()} != allowed.approvals.keys():
             writer.wait_for_approval(allowed.approvals)
         return allowed.plan
 
@@ -329,7 +329,7 @@ class Rounds:
         """Write down which backends are left alone, if that has changed."""
         outages = [*self.outages.backends()]
         if self._noted_outages is None:
-            self._noted_outages = [*store.left_alone()]
+            self._noted_outages = [*store.loop.left_alone()]
         if outages != self._noted_outages:
             writer.leave_alone(outages)
             self._noted_outages = outages
@@ -410,7 +410,7 @@ class Rounds:
             work = RoundRun(self, desired, observer)
             store = work.run.store
             if self._leader is None:
-                self._leader = store.leader()
+                self._leader = store.loop.leader()
             if self.files.who is not None:
                 store.sign_as(self.files.who)
             if not self.leads():

@@ -230,7 +230,7 @@ def _why(error: Exception) -> str:
 def pending(store: Store, targets: Sequence[Webhook]) -> list[Webhook]:
     """The hooks that are new or have events to get. Only reads."""
     known = {hook.name: hook for hook in store.hooks.all()}
-    last = store.event_bounds()[1]
+    last = store.events.bounds()[1]
     return [
         target
         for target in targets
@@ -254,7 +254,7 @@ def deliver(
     if hook is None:
         return None
     cursor, failures, lineage = hook.cursor, hook.failures, store.lineage()
-    while events := store.events(cursor, BATCH):
+    while events := store.events.after(cursor, BATCH):
         for event in events:
             if stopping is not None and stopping.is_set():
                 store.hooks.advance(name, cursor)
@@ -320,7 +320,7 @@ class Deliveries:
         try:
             if self._store is None:
                 self._store = self._opened()
-            self._store.write_event(type, address, detail)
+            self._store.events.write(type, address, detail)
         except StateError as error:
             self._note("the state", error.summary)
             self._give_up_store()

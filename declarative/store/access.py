@@ -26,11 +26,12 @@ class Access:
     ) -> None:
         self._database = database
         self._read_only = read_only
-        self._clock = clock
+        self.clock = clock
+        """Seconds since the epoch, by this host."""
         self._retry = retry
 
     def query(self, query: Callable[[Connection], T], otherwise: T, *, since: int = 0) -> T:
-        """What a query finds in one snapshot. `otherwise` counts without a database, and in a format before
+        """The result of a query in one snapshot; `otherwise` without a database, and in a format before
         `since`.
         """
         database = self._database
@@ -47,7 +48,7 @@ class Access:
         """Return what `work` returns, once it is committed: one after the other, also beside the holder of
         the lock. It is done again when the database was away: only for what may be done twice.
         """
-        database = self._writable()
+        database = self.writable()
 
         def write() -> T:
             with database.writing() as connection:
@@ -56,7 +57,8 @@ class Access:
 
         return self._retry(write)
 
-    def _writable(self) -> Database:
+    def writable(self) -> Database:
+        """The database, if it may be written."""
         if self._database is None or self._read_only:
             raise StateError("read-only", "the state was opened for reading only")
         return self._database

@@ -43,7 +43,7 @@ class QueuedWrite:
         self.is_awaited = work is None
         """Whether a thread waits for it."""
         self.then: Callable[[], object] | None = None
-        """What to do once it is committed."""
+        """Called once it is committed."""
 
 
 class CommitQueue:
@@ -207,12 +207,12 @@ class PendingCommit:
     """The end of an action that is not committed yet."""
 
     def __init__(
-        self, queue: CommitQueue, work: Callable[[Connection], object], again: Callable[[], None]
+        self, queue: CommitQueue, work: Callable[[Connection], object], retry: Callable[[], None]
     ) -> None:
-        """`again` does the same and waits for it, with the patience that the database is due."""
+        """`retry` does the same and waits for it, as often as the database is due."""
         self._queue = queue
         self._write = queue.leave(work)
-        self._again = again
+        self._retry = retry
 
     def on_commit(self, then: Callable[[], object]) -> None:
         """Do that once it is committed."""
@@ -223,6 +223,6 @@ class PendingCommit:
         try:
             self._queue.settle(self._write)
         except StateError:
-            self._again()
+            self._retry()
             if self._write.then:
                 self._write.then()

@@ -24,9 +24,9 @@ from declarative.model.record import struct
 from declarative.model.state import (
     DRAINED,
     KINDS,
-    MADE_AS,
     Address,
     Intent,
+    NamesWhenMade,
     Record,
     SilentLimit,
     State,
@@ -35,6 +35,7 @@ from declarative.model.state import (
     token,
 )
 from declarative.model.status import RankState, RankStatus, Readiness
+from declarative.store.rows import plain, plain_reader, stored_fields
 
 HeldBlocks = Mapping[tuple[str, int], str]
 """(node, block) → the name of the reservation that holds it."""
@@ -181,22 +182,13 @@ def _intents(state: State) -> Iterator[str]:
     """The token of an open call finds what the call made, so it has to be of this lineage."""
     for intent in state.intents:
         record = state.records.get(intent.address) if intent.op != "create" else None
-        renamed = record.outputs.get(MADE_AS) if record else None
+        names = record.names_when_made if record else None
         zone = zone_asked((record or intent).inputs)
         expected = token(state.lineage or "", intent.address, intent.generation, zone)
         if intent.token.startswith(f"{intent.address.name}.{intent.generation}."):
             continue  # a rank's attempt: of no other lineage, for its last part is random
-        if (renamed["token"] if renamed else expected) != intent.token:
+        if (names.token if names else expected) != intent.token:
             yield f"{intent.op}:{intent.address} is open, and its token is not of this lineage"
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class MadeAs:
-    """The names that a thing was made with, if `state mv` renamed it."""
-
-    address: Address
-    token: str
-    inputs: Mapping[str, Any]
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -206,7 +198,7 @@ class Outputs:
     id: Any = None
     address: str | None = None
     node: str | None = None
-    made_as: MadeAs | None = None
+    made_as: NamesWhenMade | None = None
     noticed_at: float = 0.0
     started_at: float = 0.0
     stopped: bool = False
@@ -260,6 +252,12 @@ def _is(hint: Any, value: Any, key: str) -> None:
         raise bad.at(key) from None
 
 
+def _is_value(table: str, status: Any) -> None:
+    kind = status.__class__
+    names = stored_fields(table, kind)
+    plain_reader(kind, names)(plain(status, names))
+
+
 def _words(state: State) -> Iterator[tuple[str, str]]:
     """(the named thing, its name) for all names in a state."""
     addresses = (*state.records, *state.generations, *(i.address for i in state.intents))
@@ -291,15 +289,14 @@ def _check_head(state: State) -> None:
 
 
 def _check_rank(status: RankStatus) -> None:
-    _is(RankStatus, {**status.recorded(), "mounted": list(status.mounted)}, "status")
+    _is_value("rank_status", status)
     _is_time(status.started_at, "started_at")
     _is_time(status.ended_at, "ended_at")
 
 
 def _check_node(readiness: Readiness) -> None:
-    _is(str | None, readiness.reason, "reason")
+    _is_value("node_status", readiness)
     _is_time(readiness.observed_at, "observed_at")
-    _is(tuple[str, ...], list(readiness.can or ()), "can")
 
 
 def _check(record: Record) -> None:

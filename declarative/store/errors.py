@@ -74,7 +74,7 @@ _SQLITE: Mapping[str, Fault] = {
     "SQLITE_IOERR_SHMSIZE": _FULL,  # the file beside the state that readers and writers share
     "SQLITE_IOERR": _DISK,
 }
-"""By the beginning of SQLite's name for it."""
+"""The beginning of SQLite's name for a fault → the fault."""
 
 _AWAY = Fault(
     "unreachable",
@@ -155,7 +155,7 @@ _STATES: Mapping[str, Fault] = {
     "42P01": _OTHERS_TABLES,
     "42703": _OTHERS_TABLES,
 }
-"""By PostgreSQL's SQLSTATE or its class; the longest match counts."""
+"""PostgreSQL's SQLSTATE or its class → the fault; the longest match counts."""
 
 _WORDS: tuple[tuple[str, Fault], ...] = (
     ("authentication method requirement", _CLEAR),
@@ -240,7 +240,7 @@ def _of_postgres(cause: BaseException, where: object) -> StateError:
 
 
 def _of_sqlstate(state: str, message: str) -> StateError:
-    """By the five letters of a SQLSTATE, or by the two of its class."""
+    """The error for a SQLSTATE of five letters, or for its class of two."""
     fault = _STATES.get(state) or _STATES.get(state[:2])
     if fault is None or len(state) != 5:
         return StateError("database", f"the state's database failed: {message} ({state})")
@@ -273,9 +273,9 @@ class RetryWhileAway(Protocol):
     """Calls a step, perhaps several times; the first result, or the last error."""
 
     def __call__(self, step: Callable[[], T], /) -> T:
-        """What came of it."""
+        """The result of the step."""
 
 
 def once(step: Callable[[], T], /) -> T:
-    """No patience: the first fault is the last one."""
+    """Do not retry: raise the first fault."""
     return step()

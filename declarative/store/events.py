@@ -13,10 +13,12 @@ from typing import Any
 from declarative.model.record import struct
 from declarative.model.spec import StopCriteria
 from declarative.model.state import Address, Intent, rank_name, task_state
-from declarative.model.status import RankState, RankStatus
+from declarative.model.status import RankState, RankStatus, Readiness
 from declarative.store import records
+from declarative.store.access import Access
+from declarative.store.rows import value_of
 from declarative.store.schema import dumps
-from declarative.store.sql import ADD_EVENT, Connection, Row
+from declarative.store.sql import ADD_EVENT, Connection
 
 SINCE = 9
 """The format that has events."""
@@ -56,20 +58,40 @@ def write(connection: Connection, now: float, type: str, address: object, detail
     connection.execute(ADD_EVENT, at=now, type=type, address=str(address), detail=dumps(known))
 
 
-def after(connection: Connection, cursor: int, limit: int = MOST) -> tuple[Event, ...]:
-    """The events after a cursor, oldest first."""
-    where = "WHERE id > :its_cursor ORDER BY id LIMIT :its_limit"
-    return tuple(map(_event, connection.select("events", where, its_cursor=cursor, its_limit=limit)))
+class EventLog:
+    """The events of a state. This needs no lock."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def after(self, cursor: int, limit: int = MOST) -> tuple[Event, ...]:
+        """The events after a cursor, oldest first."""
+
+        def read(connection: Connection) -> tuple[Event, ...]:
+            where = "WHERE id > :its_cursor ORDER BY id LIMIT :its_limit"
+            rows = connection.select("events", where, its_cursor=cursor, its_limit=limit)
+            return tuple(value_of(Event, row) for row in rows)
+
+        return self._access.query(read, (), since=SINCE)
+
+    def bounds(self) -> tuple[int, int]:
+        """The numbers of the first event that is kept and of the last one; 0 and 0 before the first."""
+        return self._access.query(bounds, (0, 0), since=SINCE)
+
+    def waiting(self) -> dict[str, Waiting]:
+        """The tasks that wait for a place: since when, and why."""
+        return self._access.query(waiting, {}, since=SINCE)
+
+    def write(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
+        """Write an event."""
+        access = self._access
+        access.change(lambda connection: write(connection, access.clock(), type, address, detail))
 
 
 def bounds(connection: Connection) -> tuple[int, int]:
     """The numbers of the first event that is kept and of the last one; 0 and 0 before the first."""
     row = connection.execute("SELECT min(id) AS first, max(id) AS last FROM events").one()
     return row.first or 0, row.last or 0
-
-
-def _event(row: Row) -> Event:
-    return Event(id=row.id, at=row.at, type=row.type, address=row.address, detail=row.detail)
 
 
 def prune(connection: Connection) -> None:
@@ -97,7 +119,7 @@ def waiting(connection: Connection) -> dict[str, Waiting]:
     """Task → since when it waits for a place and why, of those that have not started since."""
     out: dict[str, Waiting] = {}
     where = f"WHERE type IN ('{WAITING}', 'rank.created') ORDER BY id"
-    for event in map(_event, connection.select("events", where)):
+    for event in connection.select("events", where):
         kind, _, name = event.address.partition("/")
         if kind == "rank":
             out.pop(name.rpartition("-")[0], None)
@@ -136,12 +158,13 @@ def noted(connection: Connection, now: float, op: str, address: Address, detail:
         write(connection, now, f"{address.kind}.{NOTED[op]}", address, detail)
 
 
-def nodes_seen(connection: Connection, now: float, states: Mapping[str, tuple[str, str | None]]) -> None:
-    """Tell which nodes are in another state now; `states` is name → state and reason. Before they are put."""
-    before = records.states(connection, records.NODE, list(states))
-    for name, (state, reason) in states.items():
-        if before.get(name) != state:
-            write(connection, now, f"node.{state}", Address(records.NODE, name), {"reason": reason})
+def nodes_seen(connection: Connection, now: float, readiness: Mapping[str, Readiness]) -> None:
+    """Write which nodes are in another state now. Call it before they are put."""
+    before = records.states(connection, records.NODE, list(readiness))
+    for name, node in readiness.items():
+        if before.get(name) != node.state:
+            address = Address(records.NODE, name)
+            write(connection, now, f"node.{node.state.value}", address, {"reason": node.reason})
 
 
 def ranks_seen(connection: Connection, now: float, statuses: Mapping[str, RankStatus]) -> None:

@@ -5,6 +5,7 @@ It has what identifies a call, and the call's result.
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -15,8 +16,10 @@ from declarative.model.inputs import zone_asked
 from declarative.model.record import struct
 from declarative.model.state import ATTEMPT, ENDED_ATTEMPT, MADE_AS, Address, Intent, Record, token
 from declarative.store import events, records
+from declarative.store.access import Access
 from declarative.store.errors import StateError
 from declarative.store.lease import Actor, boottime, place
+from declarative.store.rows import value_of
 from declarative.store.sql import Connection, Row
 
 
@@ -123,6 +126,10 @@ class EarlierAttempt:
     """The `state.machine_name` of the node that it ran on; None if that was gone when it was deleted."""
 
 
+PERMIT = "reconcile"
+"""The journal's word for what a loop permits."""
+
+
 @struct(frozen=True, slots=True)
 class Permit:
     """Something that a loop has permitted, and why."""
@@ -132,17 +139,53 @@ class Permit:
     at: float
 
 
-def permits_since(connection: Connection, op: str, since: float) -> tuple[Permit, ...]:
-    """What loops have permitted since then, the oldest first."""
-    where = "WHERE op = :its_op AND begun_at > :its_since ORDER BY id"
-    rows = connection.select("operations", where, its_op=op, its_since=since)
-    return tuple(Permit(row.address, str((row.inputs or {}).get("cause")), row.begun_at) for row in rows)
+class Journal:
+    """The journal of a state. This needs no lock."""
 
+    def __init__(self, access: Access) -> None:
+        self._access = access
 
-def read(connection: Connection, addresses: Collection[str], limit: int | None) -> list[Operation]:
-    """The last entries, newest first; with `addresses` only theirs, also under earlier names."""
-    page = limit if limit is not None and not addresses else PAGE
-    return list(islice(_about(_newest_first(connection, page), _Wanted(addresses)), limit))
+    def operations(self, addresses: Collection[str] = (), limit: int | None = None) -> list[Operation]:
+        """The last entries, newest first; with `addresses` only theirs, also under earlier names."""
+        page = limit if limit is not None and not addresses else PAGE
+
+        def read(connection: Connection) -> list[Operation]:
+            return list(islice(_about(_newest_first(connection, page), _Selection(addresses)), limit))
+
+        return self._access.query(read, [])
+
+    def earlier_attempts(self, task: str) -> list[EarlierAttempt]:
+        """The attempts of a task's ranks that were deleted, oldest first: an entry for each, as long as the
+        journal has it.
+        """
+        return self._access.query(lambda connection: _earlier_attempts(connection, task), [])
+
+    def create_with(self, its_token: str) -> Intent | None:
+        """The create that was last started with a token, ended or not; None if the journal has none."""
+
+        def read(connection: Connection) -> Intent | None:
+            last = "WHERE token = :its_token AND op = 'create' ORDER BY id DESC LIMIT 1"
+            row = connection.select("operations", last, its_token=its_token).first()
+            return None if row is None else value_of(Intent, row)
+
+        return self._access.query(read, None)
+
+    def permits_since(self, since: float) -> tuple[Permit, ...]:
+        """The permits of loops since then, the oldest first."""
+
+        def read(connection: Connection) -> tuple[Permit, ...]:
+            where = "WHERE op = :its_op AND begun_at > :its_since ORDER BY id"
+            rows = connection.select("operations", where, its_op=PERMIT, its_since=since)
+            return tuple(
+                Permit(row.address, str((row.inputs or {}).get("cause")), row.begun_at) for row in rows
+            )
+
+        return self._access.query(read, ())
+
+    def note(self, op: str, address: Address, doing: str) -> None:
+        """Write an entry for something that changes no record."""
+        by, access = {"host": socket.gethostname(), "doing": doing}, self._access
+        access.change(lambda connection: note(connection, op, address, access.clock(), by=by))
 
 
 PAGE = 1000
@@ -163,10 +206,7 @@ def _newest_first(connection: Connection, page: int) -> Iterator[Operation]:
 _LAST = (1 << 63) - 1
 
 
-def earlier_attempts(connection: Connection, task: str) -> list[EarlierAttempt]:
-    """The attempts of a task's ranks that were deleted, oldest first: an entry for each, as long as the
-    journal has it.
-    """
+def _earlier_attempts(connection: Connection, task: str) -> list[EarlierAttempt]:
     # A name has no character that means something to LIKE.
     where = "WHERE op = 'delete' AND address LIKE :its_prefix AND result = 'done' ORDER BY id"
     attempts: list[EarlierAttempt] = []
@@ -187,8 +227,8 @@ def earlier_attempts(connection: Connection, task: str) -> list[EarlierAttempt]:
     return attempts
 
 
-class _Wanted:
-    """Addresses that are asked for: a task's and a fleet's are those of all that is made for them, too."""
+class _Selection:
+    """The addresses to show. That of a task or fleet selects everything that is made for it."""
 
     def __init__(self, addresses: Collection[str]) -> None:
         self.all = not addresses
@@ -212,29 +252,18 @@ def _group(text: str) -> str:
     return f"{group}/{base}" if number.isdecimal() else ""
 
 
-def _about(newest_first: Iterator[Operation], asked: _Wanted) -> Iterator[Operation]:
+def _about(newest_first: Iterator[Operation], selection: _Selection) -> Iterator[Operation]:
     for operation in newest_first:
-        if asked.all or operation.address in asked or operation.was in asked:
+        if selection.all or operation.address in selection or operation.was in selection:
             yield operation
-            if operation.was and operation.address in asked:
-                asked.exact.add(operation.was)  # older entries have that name
+            if operation.was and operation.address in selection:
+                selection.exact.add(operation.was)  # older entries have that name
 
 
 def _operation(row: Row) -> Operation:
-    return Operation(
-        id=row.id,
-        op=row.op,
-        address=row.address,
-        backend=row.backend,
-        generation=row.generation,
-        begun_at=row.begun_at,
-        ended_at=row.ended_at,
-        result=row.result,
-        error=row.error,
-        host=row.host,
-        doing=row.doing,
-        actor=row.actor,
-        revision=row.revision,
+    return value_of(
+        Operation,
+        row,
         was=row.inputs.get("from") if row.op == "move" else None,
         reason=row.inputs.get("reason") if row.op in ("drain", "undrain") else None,
     )
@@ -266,8 +295,8 @@ def identify(connection: Connection, op: str, address: Address, inputs: Mapping[
         row = connection.select("resources", records.BY_ADDRESS, its_address=str(address)).first()
         generation = row.generation if row else records.generation(connection, address)
         zone = zone_asked(row.inputs if row else inputs)
-        if row and MADE_AS in row.outputs:
-            return generation, str(row.outputs[MADE_AS]["token"])
+        if row and (names := value_of(Record, row).names_when_made):
+            return generation, names.token
     return generation, token(lineage(connection), address, generation, zone)
 
 

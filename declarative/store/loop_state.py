@@ -1,4 +1,4 @@
-"""What loops keep in a state beside its records: which loop leads, what waits for approval, which backends
+"""The data of loops in a state, beside its records: which loop leads, what waits for approval, which backends
 are left alone, and the last event that each webhook got.
 
 The leader has a lease beside the lock, by the same clock and the same rules. A leader that writes still takes
@@ -25,6 +25,7 @@ from declarative.store.access import Access
 from declarative.store.errors import StateError
 from declarative.store.lease import LockInfo
 from declarative.store.lock import LEADER
+from declarative.store.rows import value_of
 from declarative.store.sql import Connection, Database, number
 
 LEASE_SECONDS = 10.0
@@ -32,6 +33,10 @@ LEASE_SECONDS = 10.0
 RENEWED_EVERY = LEASE_SECONDS / 3
 
 ERROR_LENGTH = 300
+
+APPROVALS_SINCE = 8
+LEFT_ALONE_SINCE = 11
+"""The formats that have these tables."""
 
 
 # --------------------------------------------------------------------------------------- who leads
@@ -90,7 +95,7 @@ class Leader:
 
 
 ENDS = " (ends it)"
-"""At the end of a step that ends work and replaces nothing: people approve more than its id says."""
+"""Suffix of a step that ends work without a replacement, so that people see it when they approve."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -108,31 +113,39 @@ class Approval:
 
 def read_approvals(connection: Connection) -> tuple[Approval, ...]:
     """All of them, the oldest first."""
-    rows = connection.select("approvals", "ORDER BY since, digest")
-    return tuple(
-        Approval(
-            digest=row.digest,
-            steps=tuple(row.steps),
-            since=row.since,
-            approved_at=row.approved_at,
-            actor=row.actor,
-        )
-        for row in rows
-    )
+    return tuple(value_of(Approval, row) for row in connection.select("approvals", "ORDER BY since, digest"))
 
 
-def approve(connection: Connection, digest: str, now: float) -> bool:
-    """Whether that waits; it is approved from now on."""
-    actor = connection.database.actor
-    values = {"approved_at": now, "actor": actor.name if actor else None}
-    return bool(connection.update("approvals", values, "digest = :its_digest", its_digest=digest))
+class LoopRecords:
+    """The approvals, the backends left alone, and the leader of a state's loops. This needs no lock."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def leader(self) -> Leader:
+        """This process's part in which loop of several acts."""
+        return Leader(self._access.writable())
+
+    def approvals(self) -> tuple[Approval, ...]:
+        """The actions that wait for approval, and those that are approved and not done yet."""
+        return self._access.query(read_approvals, (), since=APPROVALS_SINCE)
+
+    def approve(self, digest: str) -> bool:
+        """Let a loop do what it waits with; False if nothing of that digest waits."""
+
+        def work(connection: Connection) -> bool:
+            actor = connection.database.actor
+            values = {"approved_at": self._access.clock(), "actor": actor.name if actor else None}
+            return bool(connection.update("approvals", values, "digest = :its_digest", its_digest=digest))
+
+        return self._access.change(work)
+
+    def left_alone(self) -> tuple[Outage, ...]:
+        """The backends that the leading loop leaves alone, by name; none where no loop leads."""
+        return self._access.query(_left_alone, (), since=LEFT_ALONE_SINCE)
 
 
-# -------------------------------------------------------------------------------- backends left alone
-
-
-def read_left_alone(connection: Connection) -> tuple[Outage, ...]:
-    """All of them, by name; none where no loop leads."""
+def _left_alone(connection: Connection) -> tuple[Outage, ...]:
     leads = lock.holder(connection, table=LEADER)
     if leads is None or leads.lapsed(connection.database.now(connection)):
         return ()
@@ -161,7 +174,7 @@ class Hook:
     failures: int = 0
     """Tries in a row that were of no use."""
     next_at: float | None = None
-    """When it is tried again after that; seconds since the epoch."""
+    """When it is retried, in seconds since the epoch."""
     error: str | None = None
     rests: bool = False
     """Whether it gets nothing now: after a failure, or because another process delivers."""
@@ -237,11 +250,4 @@ class Hooks:
 
 def _hook(row: Any, now: float) -> Hook:
     rests = max(row.busy_until or 0.0, row.next_at or 0.0) > now
-    return Hook(
-        name=row.name,
-        cursor=row.cursor,
-        failures=row.failures,
-        next_at=row.next_at,
-        error=row.error,
-        rests=rests,
-    )
+    return value_of(Hook, row, rests=rests)

@@ -6,7 +6,8 @@ newer one could not be named; the columns of `writer_lock`, or its holder could 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 from declarative import __version__
 from declarative.model.diagnostic import is_version
@@ -19,7 +20,7 @@ Notify = Callable[[str], None]
 
 
 def is_there(connection: Connection) -> bool:
-    """Whether there is a table that every state has; whose it is, its columns say."""
+    """Whether the table is there that every state has. Its columns show whether it is ours."""
     return bool(connection.database.columns(connection, "meta"))
 
 
@@ -99,61 +100,26 @@ def _format(connection: Connection) -> tuple[int, str]:
 Migration = Callable[[Connection], None]
 
 
-def _to_2(connection: Connection) -> None:
-    """How ranks are confined, what hosts support, and who did what."""
-    connection.execute("ALTER TABLE rank_status ADD COLUMN confinement TEXT")
-    connection.execute("ALTER TABLE node_status ADD COLUMN can JSON")
-    connection.execute("ALTER TABLE operations ADD COLUMN host TEXT")
-    connection.execute("ALTER TABLE operations ADD COLUMN doing TEXT")
+def _add(connection: Connection, number: int) -> None:
+    """Add the columns and tables of a format, and fill them where a value is known."""
+    for name in schema.ADDED[number]:
+        table, _, column = name.partition(".")
+        lines = schema.lines_of(table, number)
+        if column:
+            line = next(line for line in lines if line.split()[0] == column)
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN {line}")
+        else:
+            connection.execute(f"CREATE TABLE {table} ({', '.join(lines)})")
+    if number in FILLED:
+        FILLED[number](connection)
 
 
-def _to_3(connection: Connection) -> None:
-    """When volumes were detached."""
-    connection.execute("ALTER TABLE resources ADD COLUMN detached_since DOUBLE PRECISION")
-
-
-def _to_4(connection: Connection) -> None:
-    """The person or CI behind each entry, and the project's commit."""
-    connection.execute("ALTER TABLE operations ADD COLUMN actor TEXT")
-    connection.execute("ALTER TABLE operations ADD COLUMN revision TEXT")
-
-
-def _to_5(connection: Connection) -> None:
-    """Clocks that nobody can set, and the holder's epoch for backends."""
-    connection.execute("ALTER TABLE operations ADD COLUMN place TEXT")
-    connection.execute("ALTER TABLE operations ADD COLUMN tick DOUBLE PRECISION")
-    connection.execute("ALTER TABLE writer_lock ADD COLUMN ends DOUBLE PRECISION")
-    connection.execute("ALTER TABLE writer_lock ADD COLUMN epoch BIGINT")
-
-
-def _to_6(connection: Connection) -> None:
-    """A seal by which damage is found."""
-    connection.execute("ALTER TABLE meta ADD COLUMN seal TEXT")
-
-
-def _to_7(connection: Connection) -> None:
-    """The project whose state this is."""
-    connection.execute("ALTER TABLE meta ADD COLUMN project TEXT")
-
-
-def _to_8(connection: Connection) -> None:
-    """The loop, and its waits for approval."""
-    connection.execute("ALTER TABLE writer_lock ADD COLUMN asked DOUBLE PRECISION")
-    for table in ("leader", "approvals"):
-        connection.execute(f"CREATE TABLE {table} ({', '.join(schema.TABLES[table])})")
+def _begin_leader(connection: Connection) -> None:
     connection.insert("leader", {"id": 1, "fence": 0})
 
 
-def _to_9(connection: Connection) -> None:
-    """Events, and the webhooks that got them."""
-    for table in ("events", "hooks"):
-        connection.execute(f"CREATE TABLE {table} ({', '.join(schema.TABLES[table])})")
-
-
-def _to_10(connection: Connection) -> None:
-    """The cost of nodes. Existing nodes count since their launch, if the journal goes back that far."""
-    for table in ("paid_nodes", "spent_months"):
-        connection.execute(f"CREATE TABLE {table} ({', '.join(schema.TABLES[table])})")
+def _count_nodes(connection: Connection) -> None:
+    """Existing nodes count since their launch, if the journal goes back that far."""
     launched = dict(
         connection.execute(
             "SELECT address, max(begun_at) FROM operations WHERE op = 'create' AND ended_at IS NOT NULL"
@@ -172,24 +138,25 @@ def _to_10(connection: Connection) -> None:
     connection.insert("paid_nodes", *rows)
 
 
-def _to_11(connection: Connection) -> None:
-    """The backends that a loop leaves alone."""
-    connection.execute(f"CREATE TABLE left_alone ({', '.join(schema.TABLES['left_alone'])})")
+FILLED: Mapping[int, Migration] = {8: _begin_leader, 10: _count_nodes}
+"""Format → what fills the tables that it added."""
 
+MIGRATIONS: Sequence[Migration] = tuple(
+    functools.partial(_add, number=number) for number in range(2, schema.FORMAT_VERSION + 1)
+)
+"""MIGRATIONS[i] makes format i+2 of format i+1, on every database.
 
-MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8, _to_9, _to_10, _to_11)
-"""MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
-
-A new format has a function here, its columns in `schema.TABLES` and `schema.ADDED`, and its number in
-`schema.FORMAT_VERSION`; the format before it becomes a fixture in `tests/store/states`.
+A new format needs its columns in `schema.TABLES` and `schema.ADDED`, its number in `schema.FORMAT_VERSION`,
+and the format before it as a fixture in `tests/store/states`. One that changes more than that has a function
+of its own here.
 """
 
 
 def has_later_columns(connection: Connection, format: int) -> bool:
     """Whether there is a column that came later than `format`."""
     late = [name.split(".") for name in schema.later_than(format)]
-    there = {table: connection.database.columns(connection, table) for table, _ in late}
-    return any(column in there[table] for table, column in late)
+    columns = {table: connection.database.columns(connection, table) for table, _ in late}
+    return any(column in columns[table] for table, column in late)
 
 
 def create(connection: Connection) -> None:

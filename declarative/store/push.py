@@ -9,6 +9,7 @@ from declarative.model.state import Address, Intent, State
 from declarative.store import journal, record_changes, records, spending
 from declarative.store.consistency import HeldBlocks, contradictions
 from declarative.store.errors import StateError
+from declarative.store.rows import columns
 from declarative.store.sql import Connection
 
 MOST_NAMED = 5
@@ -85,13 +86,7 @@ def write(connection: Connection, state: State, held: HeldBlocks, now: float) ->
         "resources",
         *(
             {
-                "address": str(record.address),
-                **record.address._asdict(),
-                "backend": record.backend,
-                "external_id": record_changes.external_id(record.outputs),
-                "inputs": record.inputs,
-                "outputs": record.outputs,
-                "generation": record.generation,
+                **record_changes.resource_row(record),
                 "detached_since": state.detached_since.get(record.address.name)
                 if record.address.kind == records.VOLUME
                 else None,
@@ -123,7 +118,7 @@ def _observations(connection: Connection, state: State) -> None:
     for name, status in state.ranks.items():
         record_changes.put_rank(connection, name, status)
     for name, readiness in state.readiness.items():
-        record_changes.put_node(connection, name, records.readiness_columns(readiness))
+        record_changes.put_node(connection, name, columns("node_status", readiness))
     for name, since in state.idle_since.items():
         record_changes.put_node(connection, name, {"idle_since": since})
 
@@ -143,18 +138,5 @@ def _open_ones(connection: Connection, intents: tuple[Intent, ...], now: float) 
         connection.execute("DELETE FROM operations WHERE id IN (:its_ids)", its_ids=some)
     connection.insert(
         "operations",
-        *(
-            {
-                "id": intent.id,
-                "op": intent.op,
-                "address": str(intent.address),
-                "backend": intent.backend,
-                "generation": intent.generation,
-                "token": intent.token,
-                "inputs": intent.inputs,
-                "needs": sorted(map(str, intent.needs)),
-                **known.get(intent.id, unknown),
-            }
-            for intent in intents
-        ),
+        *({**columns("operations", intent), **known.get(intent.id, unknown)} for intent in intents),
     )

@@ -5,23 +5,21 @@ Its URL names a file or a server. Each of the two is imported when a state is in
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from declarative.model.spec.policy import OperatorPolicy
-from declarative.model.state import Address, Spent, State
-from declarative.model.status import Outage
-from declarative.store import events, journal, loop_state, records, seal, snapshot, spending
+from declarative.model.state import Spent, State
+from declarative.store import events, journal, records, seal, snapshot, spending
 from declarative.store.access import Access
 from declarative.store.consistency import HeldBlocks, contradictions
 from declarative.store.errors import RetryWhileAway, StateError, once
-from declarative.store.events import Event, Waiting
-from declarative.store.journal import EarlierAttempt, Operation
+from declarative.store.events import EventLog
+from declarative.store.journal import Journal
 from declarative.store.lease import Actor, LockInfo
 from declarative.store.lock import (
     LEASE_SECONDS,
@@ -32,7 +30,7 @@ from declarative.store.lock import (
     release,
     unlock,
 )
-from declarative.store.loop_state import Approval, Hooks, Leader
+from declarative.store.loop_state import Hooks, LoopRecords
 from declarative.store.sql import Connection, Database, OpenOptions
 from declarative.store.writer import Writer
 
@@ -40,12 +38,8 @@ T = TypeVar("T")
 
 PROJECT_SINCE = 7
 """The format that knows whose state it is."""
-LOOP_SINCE = 8
-"""The format that knows of loops."""
 SPENT_SINCE = 10
 """The first format with the spending."""
-LEFT_ALONE_SINCE = 11
-"""The first format with the backends that are left alone."""
 KEPT_OPERATIONS = 5000
 """How many ended entries the journal keeps."""
 
@@ -110,6 +104,9 @@ class Store(Access):
         self._wait = wait
         self.writer: Writer | None = None
         """The writer, while this process holds the lock."""
+        self.journal = Journal(self)
+        self.events = EventLog(self)
+        self.loop = LoopRecords(self)
         self.hooks = Hooks(self)
 
     def __enter__(self) -> Self:
@@ -170,56 +167,7 @@ class Store(Access):
 
     def spent(self) -> Spent | None:
         """The cost of nodes in this month until now; None if it is not counted."""
-        return self.query(lambda c: spending.read(c, self._clock()), None, since=SPENT_SINCE)
-
-    # ------------------------------------------------------------------------------ what happened
-
-    def history(self, addresses: Collection[str] = (), limit: int | None = None) -> list[Operation]:
-        """The entries of the journal, newest first; with `addresses`, only theirs."""
-        return self.query(lambda connection: journal.read(connection, addresses, limit), [])
-
-    def earlier_attempts(self, task: str) -> list[EarlierAttempt]:
-        """The attempts of a task's ranks that are not recorded any more, oldest first."""
-        return self.query(lambda connection: journal.earlier_attempts(connection, task), [])
-
-    def note(self, op: str, address: Address, doing: str) -> None:
-        """Write an entry into the journal for something that changes no record. This needs no lock."""
-        by = {"host": socket.gethostname(), "doing": doing}
-        self.change(lambda connection: journal.note(connection, op, address, self._clock(), by=by))
-
-    def events(self, cursor: int, limit: int = events.MOST) -> tuple[Event, ...]:
-        """What happened after a cursor, oldest first."""
-        return self.query(lambda connection: events.after(connection, cursor, limit), (), since=events.SINCE)
-
-    def event_bounds(self) -> tuple[int, int]:
-        """The numbers of the first event that is kept and of the last one; 0 and 0 before the first."""
-        return self.query(events.bounds, (0, 0), since=events.SINCE)
-
-    def waiting(self) -> dict[str, Waiting]:
-        """The tasks that wait for a place: since when, and why."""
-        return self.query(events.waiting, {}, since=events.SINCE)
-
-    def write_event(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
-        """Write an event. This needs no lock."""
-        self.change(lambda connection: events.write(connection, self._clock(), type, address, detail))
-
-    # ------------------------------------------------------------------------------ the loop
-
-    def leader(self) -> Leader:
-        """This process's part in which loop of several acts."""
-        return Leader(self._writable())
-
-    def left_alone(self) -> tuple[Outage, ...]:
-        """The backends that the leading loop leaves alone."""
-        return self.query(loop_state.read_left_alone, (), since=LEFT_ALONE_SINCE)
-
-    def approvals(self) -> tuple[Approval, ...]:
-        """What waits for approval, and what was approved and is not done yet."""
-        return self.query(loop_state.read_approvals, (), since=LOOP_SINCE)
-
-    def approve(self, digest: str) -> bool:
-        """Let a loop do what it waits with; False if nothing of that digest waits. This needs no lock."""
-        return self.change(lambda connection: loop_state.approve(connection, digest, self._clock()))
+        return self.query(lambda c: spending.read(c, self.clock()), None, since=SPENT_SINCE)
 
     # ------------------------------------------------------------------------------ the lock
 
@@ -237,7 +185,7 @@ class Store(Access):
 
         `on_asked` is called whenever it is seen that somebody asks for the lock (`lock.ask`).
         """
-        database = self._writable()
+        database = self.writable()
         lease = acquire(
             database,
             doing,
@@ -247,7 +195,7 @@ class Store(Access):
             on_wait=on_wait,
             retry=self._retry,
         )
-        writer = self.writer = Writer(database, lease, self._clock, self._retry, lease_seconds)
+        writer = self.writer = Writer(database, lease, self.clock, self._retry, lease_seconds)
         try:
             every = lease_seconds / 3 if on_asked is None else min(1.0, lease_seconds / 3)
             with Renewal(lambda: _renew(database, writer, lease_seconds, on_asked), every):
@@ -273,7 +221,7 @@ class Store(Access):
 
     def unlock(self, owner: str | None = None) -> LockInfo | None:
         """Take the lock away, only from `owner` if given, and return its holder. That writes nothing more."""
-        return unlock(self._writable(), owner)
+        return unlock(self.writable(), owner)
 
 
 def _prune(database: Database) -> None:

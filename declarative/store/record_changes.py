@@ -1,4 +1,4 @@
-"""What several steps of a writer share: changes of records, intents and blocks, and of their rows.
+"""Changes of records, intents and blocks that several steps of a writer share.
 
 `now` is the writer's time, in seconds since the epoch.
 """
@@ -14,6 +14,7 @@ from declarative.model.state import COUNTED_SINCE, Address, Intent, Record
 from declarative.model.status import RankStatus
 from declarative.store import events, journal, records, spending
 from declarative.store.errors import ConstraintError, StateError
+from declarative.store.rows import columns
 from declarative.store.sql import COUNT_UP, Connection
 
 ERROR_LENGTH = 2000
@@ -136,17 +137,11 @@ def put_record(connection: Connection, record: Record, more: Mapping[str, Any] |
     """
     records.require(connection, record.address, record.needs)
     address = str(record.address)
-    values = {
-        "backend": record.backend,
-        "external_id": external_id(record.outputs),
-        "inputs": record.inputs,
-        "outputs": record.outputs,
-        "generation": record.generation,
-    }
-    its = {"address": address, "kind": record.address.kind, "name": record.address.name}
+    row = resource_row(record)
     try:
-        is_new = connection.insert_new("resources", "address", {**its, **values, **(more or {})})
+        is_new = connection.insert_new("resources", "address", {**row, **(more or {})})
         if not is_new:
+            values = {name: row[name] for name in row if name not in ("address", "kind", "name")}
             connection.update("resources", values, "address = :its_address", its_address=address)
     except ConstraintError:
         _check_owner(connection, record)
@@ -156,29 +151,28 @@ def put_record(connection: Connection, record: Record, more: Mapping[str, Any] |
     return is_new
 
 
+def resource_row(record: Record) -> dict[str, Any]:
+    """The row of a record, without what is observed of it."""
+    more = {**record.address._asdict(), "external_id": record.external_id}
+    return {**columns("resources", record), **more}
+
+
 def _check_owner(connection: Connection, record: Record) -> None:
     """Refuse a thing that is recorded under another address."""
-    external = external_id(record.outputs)
     other = connection.execute(
         "SELECT address FROM resources WHERE backend = :its_backend AND kind = :its_kind"
         " AND external_id = :its_external_id AND address <> :its_address",
         its_backend=record.backend,
         its_kind=record.address.kind,
-        its_external_id=external,
+        its_external_id=record.external_id,
         its_address=str(record.address),
     ).scalar()
     if other:
         raise StateError(
             "already-owned",
-            f"{record.address.kind} {external} of {record.backend} is recorded as {other}, "
+            f"{record.address.kind} {record.external_id} of {record.backend} is recorded as {other}, "
             f"not {record.address}",
         )
-
-
-def external_id(outputs: Mapping[str, Any]) -> str | None:
-    """The backend's id of the thing."""
-    number = outputs.get("id")
-    return None if number is None else str(number)
 
 
 def replace_needs(connection: Connection, address: Address, needs: Iterable[Address]) -> None:
@@ -223,23 +217,17 @@ def count_up(connection: Connection) -> None:
 
 def put_rank(connection: Connection, name: str, status: RankStatus) -> None:
     """Write how a rank is doing."""
-    values = {
-        "state": status.state.value,
-        "exit_code": status.exit_code,
-        "cause": status.cause,
-        "started_at": status.started_at,
-        "ended_at": status.ended_at,
-        "mounted": list(status.mounted),
-        "confinement": status.confinement,
-    }
-    if not connection.update("rank_status", values, "name = :its_name", its_name=name):
-        connection.insert("rank_status", {"name": name, **values})
+    _put_status(connection, "rank_status", name, columns("rank_status", status))
 
 
 def put_node(connection: Connection, name: str, values: Mapping[str, Any]) -> None:
     """Write these columns of a node's observations; the others keep their values."""
-    if not connection.update("node_status", values, "name = :its_name", its_name=name):
-        connection.insert("node_status", {"name": name, **values})
+    _put_status(connection, "node_status", name, values)
+
+
+def _put_status(connection: Connection, table: str, name: str, values: Mapping[str, Any]) -> None:
+    if not connection.update(table, values, "name = :its_name", its_name=name):
+        connection.insert(table, {"name": name, **values})
 
 
 def note_attached(connection: Connection, volumes: Iterable[Address]) -> None:

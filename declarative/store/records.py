@@ -1,16 +1,18 @@
-"""From rows to the values of `declarative.model.state`: each function is a part of one transaction."""
+"""Reads rows as the values of `declarative.model.state`; each function is part of one transaction."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from declarative.model.state import KINDS, Address, Intent, Record, State, natural
-from declarative.model.status import NodeState, RankState, RankStatus, Readiness
+from declarative.model.status import RankStatus, Readiness
 from declarative.store.consistency import wrong_values
 from declarative.store.errors import FROM_BACKUP, StateError
+from declarative.store.rows import value_of
 from declarative.store.sql import Connection, Row
 
 RESERVATION, NODE, RANK, VOLUME, ATTACHMENT = "reservation", "node", "rank", "volume", "attachment"
@@ -66,7 +68,9 @@ def _load(connection: Connection) -> State:
             lineage=meta.lineage,
             serial=meta.serial,
             records=_sorted(records, by_address),
-            ranks=_sorted({row.name: _rank(row) for row in connection.select("rank_status")}, natural),
+            ranks=_sorted(
+                {row.name: value_of(RankStatus, row) for row in connection.select("rank_status")}, natural
+            ),
             readiness=readiness,
             idle_since=idle_since,
             detached_since=_sorted(detached_since, natural),
@@ -74,7 +78,7 @@ def _load(connection: Connection) -> State:
                 {Address.parse(text): number for text, number in connection.select("generations")}, by_address
             ),
             intents=tuple(
-                intent_of(row)
+                value_of(Intent, row)
                 for row in connection.select("operations", "WHERE ended_at IS NULL ORDER BY id")
             ),
         )
@@ -118,19 +122,11 @@ def _records(
         needs.setdefault(row.address, set()).add(Address.parse(row.needed))
     records: dict[Address, Record] = {}
     detached: dict[str, float] = {}
-    rows = connection.select("resources", where, but=("external_id",), **its)
-    for text, kind, name, backend, inputs, outputs, number, since in rows:
-        address = Address(kind, name)
-        if since is not None:
-            detached[name] = since
-        records[address] = Record(
-            address=address,
-            backend=backend,
-            inputs=inputs,
-            outputs=outputs,
-            needs=frozenset(needs.get(text, ())),
-            generation=number,
-        )
+    for row in connection.select("resources", where, **its):
+        record = value_of(Record, row, needs=frozenset(needs.get(row.address, ())))
+        records[record.address] = record
+        if row.detached_since is not None:
+            detached[row.name] = row.detached_since
     return records, detached
 
 
@@ -140,7 +136,7 @@ def statuses(connection: Connection, names: Sequence[str]) -> dict[str, RankStat
     for start in range(0, len(names), MOST_BOUND):
         some = names[start : start + MOST_BOUND]
         rows = connection.select("rank_status", "WHERE name IN (:its_names)", its_names=some)
-        ranks.update((row.name, _rank(row)) for row in rows)
+        ranks.update((row.name, value_of(RankStatus, row)) for row in rows)
     return _sorted(ranks, natural)
 
 
@@ -155,65 +151,17 @@ def states(connection: Connection, kind: str, names: Sequence[str]) -> dict[str,
     return last
 
 
-def _rank(row: Row) -> RankStatus:
-    return RankStatus(
-        state=RankState(row.state),
-        exit_code=row.exit_code,
-        cause=row.cause,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        mounted=tuple(row.mounted),
-        confinement=row.confinement,
-    )
-
-
 def _nodes(connection: Connection) -> tuple[dict[str, Readiness], dict[str, float]]:
     rows = connection.select("node_status").all()
-    readiness = {row.name: _node(row) for row in rows if row.state is not None}
+    readiness = {row.name: value_of(Readiness, row) for row in rows if row.state is not None}
     idle = {row.name: row.idle_since for row in rows if row.idle_since is not None}
     return _sorted(readiness, natural), _sorted(idle, natural)
 
 
-def _node(row: Row) -> Readiness:
-    return Readiness(
-        state=NodeState(row.state),
-        reason=row.reason,
-        observed_at=row.observed_at,
-        can=None if row.can is None else frozenset(row.can),
-    )
-
-
-def readiness_columns(readiness: Readiness) -> dict[str, Any]:
-    """The readiness of a node as columns."""
-    return {
-        "state": readiness.state.value,
-        "reason": readiness.reason,
-        "observed_at": readiness.observed_at,
-        "can": None if readiness.can is None else sorted(readiness.can),
-    }
-
-
-def intent_of(row: Row) -> Intent:
-    """A row of the journal as an intent."""
-    return Intent(
-        id=row.id,
-        op=row.op,
-        address=Address.parse(row.address),
-        backend=row.backend,
-        generation=row.generation,
-        token=row.token,
-        inputs=row.inputs,
-        needs=frozenset(Address.parse(text) for text in row.needs),
-        begun_at=row.begun_at,
-        place=row.place,
-        tick=row.tick,
-    )
-
-
 _READ: Mapping[str, Callable[[Row], object]] = {
-    "rank_status": _rank,
-    "node_status": lambda row: row.state is None or _node(row),
-    "operations": lambda row: row.ended_at is not None or intent_of(row),
+    "rank_status": functools.partial(value_of, RankStatus),
+    "node_status": lambda row: row.state is None or value_of(Readiness, row),
+    "operations": lambda row: row.ended_at is not None or value_of(Intent, row),
 }
 
 
@@ -245,14 +193,14 @@ def needed(connection: Connection, address: Address) -> frozenset[Address]:
     return frozenset(map(Address.parse, rows.scalars()))
 
 
-def part(connection: Connection, wanted: Iterable[Address]) -> State:
-    """The records of `wanted` and of all that they need, directly or not, with their ranks' statuses.
+def part(connection: Connection, addresses: Iterable[Address]) -> State:
+    """These records and all that they need, directly or not, with their ranks' statuses.
 
     A few queries whatever the size of the state: one action of an apply looks at little of it.
     """
     records: dict[Address, Record] = {}
     asked: set[Address] = set()
-    front = set(wanted)
+    front = set(addresses)
     while front:
         asked |= front
         texts, next_front = sorted(map(str, front)), set[Address]()
@@ -271,14 +219,7 @@ def open_intents(connection: Connection, address: Address) -> dict[str, Intent]:
     """The open intents of an address, by op."""
     still_open = f"{BY_ADDRESS} AND ended_at IS NULL"
     rows = connection.select("operations", still_open, its_address=str(address))
-    return {row.op: intent_of(row) for row in rows}
-
-
-def create_with(connection: Connection, its_token: str) -> Intent | None:
-    """The create that was last started with a token, ended or not."""
-    last = "WHERE token = :its_token AND op = 'create' ORDER BY id DESC LIMIT 1"
-    row = connection.select("operations", last, its_token=its_token).first()
-    return None if row is None else intent_of(row)
+    return {row.op: value_of(Intent, row) for row in rows}
 
 
 def generation(connection: Connection, address: Address) -> int:
@@ -287,11 +228,11 @@ def generation(connection: Connection, address: Address) -> int:
     return connection.execute(used, its_address=str(address)).scalar() or 0
 
 
-def holders(connection: Connection, node: str, wanted: Iterable[int]) -> dict[int, str]:
-    """The holders of `wanted` blocks."""
+def holders(connection: Connection, node: str, blocks: Iterable[int]) -> dict[int, str]:
+    """The holders of these blocks of a node."""
     there = "WHERE node = :its_node AND block IN (:its_blocks)"
     at = str(Address(NODE, node))
-    rows = connection.select("reserved_blocks", there, its_node=at, its_blocks=list(wanted))
+    rows = connection.select("reserved_blocks", there, its_node=at, its_blocks=list(blocks))
     return {row.block: row.reservation for row in rows}
 
 
@@ -304,9 +245,9 @@ def held_by(connection: Connection, reservation: Address) -> set[tuple[str, int]
 # ------------------------------------------------------------------------------------------ guards
 
 
-def require(connection: Connection, address: Address, wanted: Iterable[Address]) -> None:
+def require(connection: Connection, address: Address, needs: Iterable[Address]) -> None:
     """Refuse needs that are not recorded, before anything is made that would hold on to them."""
-    texts = {str(need) for need in wanted}
+    texts = {str(need) for need in needs}
     if not texts:
         return
     rows = connection.execute(f"SELECT address FROM resources {BY_ADDRESSES}", its_addresses=list(texts))

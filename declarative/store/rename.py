@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, fields, replace
 from typing import Any
 
+from declarative.model.codec import to_data
 from declarative.model.diagnostic import Diagnostic, Span, suggest
 from declarative.model.inputs import (
     AttachmentInputs,
@@ -26,7 +27,7 @@ from declarative.model.record import struct
 from declarative.model.schema import BadValueError
 from declarative.model.spec.project import Moves
 from declarative.model.spec.text import check_name
-from declarative.model.state import MADE_AS, Address, Record, Renamed, State, token
+from declarative.model.state import MADE_AS, Address, NamesWhenMade, Record, Renamed, State, token
 from declarative.store.consistency import HeldBlocks
 from declarative.store.errors import StateError
 
@@ -110,30 +111,21 @@ def parse(text: str) -> Address:
         ) from None
 
 
-def members(state: State, wanted: Address) -> tuple[Address, ...]:
+def members(state: State, address: Address) -> tuple[Address, ...]:
     """The records of an address: that record, or all of a volume's count, of a fleet, or of a task.
 
     `StateError` unknown-address if there are none.
     """
-    if wanted in state.records:
-        return (wanted,)
-    kinds = GROUPS.get(wanted.kind, ())
-    addresses = tuple(r.address for kind in kinds for r in state.of(kind) if _is_member(r, wanted))
+    if address in state.records:
+        return (address,)
+    kinds = GROUPS.get(address.kind, ())
+    addresses = tuple(r.address for kind in kinds for r in state.of(kind) if _group_of(r) == address)
     if addresses:
         return addresses
-    near = suggest(str(wanted), [str(a) for a in state.records])
+    near = suggest(str(address), [str(a) for a in state.records])
     raise StateError(
-        "unknown-address", f"`{wanted}` is not recorded", near or "`fleetform state list` shows what is"
+        "unknown-address", f"`{address}` is not recorded", near or "`fleetform state list` shows what is"
     )
-
-
-def _is_member(record: Record, group: Address) -> bool:
-    """Whether a record of a kind of `GROUPS` is one of a volume's count, a node of a fleet, or a task's."""
-    if group.kind == "fleet":
-        return record.node.fleet == group.name
-    if group.kind == "task":
-        return record.task == group.name
-    return group.kind == "volume" and _is_of(record.address.name, group.name)
 
 
 def users(state: State, addresses: Iterable[Address]) -> set[Address]:
@@ -258,7 +250,7 @@ class _Index:
     def __init__(self, state: State) -> None:
         self._state = state
         self._groups: dict[Address, list[Address]] = {}
-        """What a name of `GROUPS` means → its records, as `members` has them."""
+        """A name of `GROUPS` → its records, as from `members`."""
         self._users: dict[tuple[str, str], list[Address]] = {}
         """Part of `RenameMap` and a name → the records whose addresses hold it."""
         for kinds in GROUPS.values():
@@ -274,11 +266,11 @@ class _Index:
             if volume:
                 self._users.setdefault(("volume", volume), []).append(Address(kind, name))
 
-    def members(self, wanted: Address) -> tuple[Address, ...]:
-        """As the function `members`; none for an unknown address."""
-        if wanted in self._state.records:
-            return (wanted,)
-        return tuple(self._groups.get(wanted, ()))
+    def members(self, address: Address) -> tuple[Address, ...]:
+        """Like the function `members`; empty for an unknown address."""
+        if address in self._state.records:
+            return (address,)
+        return tuple(self._groups.get(address, ()))
 
     def changes(self, names: RenameMap) -> dict[Address, Address]:
         """The addresses that these names change, each with its new one."""
@@ -288,7 +280,7 @@ class _Index:
 
 
 def _group_of(record: Record) -> Address | None:
-    """The address by which a record is meant together with others, if there is one: see `_is_member`."""
+    """The fleet, the task or the counted volume that a record belongs to, if it belongs to one."""
     if record.address.kind == "node":
         return Address("fleet", record.node.fleet)
     if record.address.kind in PARTS:
@@ -365,8 +357,8 @@ def _check_settled(state: State, names: RenameMap, moves: Mapping[Address, Addre
 
 def _renamed(lineage: str | None, record: Record, names: RenameMap) -> Record:
     inputs, outputs = {**record.inputs, **names.inputs(record)}, dict(record.outputs)
-    if record.address.kind == "rank" and "node" in outputs:
-        outputs["node"] = names.node.get(str(outputs["node"]), outputs["node"])
+    if record.address.kind == "rank" and (node := record.node_name):
+        outputs["node"] = names.node.get(node, node)
     outputs.pop(MADE_AS, None)
     renamed = replace(
         record,
@@ -382,13 +374,15 @@ def _renamed(lineage: str | None, record: Record, names: RenameMap) -> Record:
 
 def _made_as(lineage: str, record: Record, renamed: Record) -> dict[str, Any] | None:
     """The names by which the backend knows a record; None if these are its present names."""
-    old = record.outputs.get(MADE_AS) or {
-        "address": str(record.address),
-        "token": token(lineage, record.address, record.generation, zone_asked(record.inputs)),
-        "inputs": {},
-    }
+    old = record.names_when_made or NamesWhenMade(
+        address=record.address,
+        token=token(lineage, record.address, record.generation, zone_asked(record.inputs)),
+        inputs={},
+    )
     known = record.inputs if record.address.kind in KNOWN_TO_BACKENDS else {}
-    was = {
-        key: value for key, value in {**known, **old["inputs"]}.items() if renamed.inputs.get(key) != value
-    }
-    return {**old, "inputs": was} if was or old["address"] != str(renamed.address) else None
+    names = {**known, **old.inputs}
+    changed = {key: name for key, name in names.items() if renamed.inputs.get(key) != name}
+    if not changed and old.address == renamed.address:
+        return None
+    made: dict[str, Any] = to_data(replace(old, inputs=changed))
+    return made

@@ -202,20 +202,30 @@ FORMAT_VERSION = 11
 """The format of these tables; `migrations.MIGRATIONS` brings an older one to it."""
 
 ADDED: Mapping[int, Collection[str]] = {
+    # How ranks are confined, what hosts support, and which command did what.
     2: ("rank_status.confinement", "node_status.can", "operations.host", "operations.doing"),
+    # When volumes were detached.
     3: ("resources.detached_since",),
+    # The person or CI behind each entry, and the project's commit.
     4: ("operations.actor", "operations.revision"),
+    # Clocks that nobody can set, and the holder's epoch for backends.
     5: ("operations.place", "operations.tick", "writer_lock.ends", "writer_lock.epoch"),
+    # A seal by which damage is found.
     6: ("meta.seal",),
+    # The project whose state this is.
     7: ("meta.project",),
-    8: ("writer_lock.asked",),
-    9: (),
-    10: (),
-    11: (),
+    # The loop, and its waits for approval.
+    8: ("writer_lock.asked", "leader", "approvals"),
+    # Events, and the webhooks that got them.
+    9: ("events", "hooks"),
+    # The cost of nodes.
+    10: ("paid_nodes", "spent_months"),
+    # The backends that a loop leaves alone.
+    11: ("left_alone",),
 }
-"""Format → all that it changed, if that was to add columns which are NULL where a value is not known, or
-tables that nobody reads without need: a state of the format before it can be read as it is. A format that
-changed more has no entry.
+"""Format → the columns and tables that it added. Such a column is NULL where a value is not known, and nobody
+reads such a table without need: a state of the format before can be read as it is. A format that changed more
+has no entry.
 """
 
 
@@ -224,9 +234,23 @@ def readable(format: int) -> bool:
     return all(number in ADDED for number in range(format + 1, FORMAT_VERSION + 1))
 
 
+@functools.cache
 def later_than(format: int) -> frozenset[str]:
     """`table.column` of what came later than that format."""
-    return frozenset(name for number, names in ADDED.items() if number > format for name in names)
+    late = (name for number, names in ADDED.items() if number > format for name in names)
+    return frozenset(name for name in late if "." in name)
+
+
+def later_columns(table: str, format: int = 1) -> frozenset[str]:
+    """The columns of a table that came later than that format."""
+    names = (name.partition(".") for name in later_than(format))
+    return frozenset(column for owner, _, column in names if owner == table)
+
+
+def lines_of(table: str, format: int) -> list[str]:
+    """The columns and constraints that a table had in that format."""
+    late = later_columns(table, format)
+    return [line for line in TABLES[table] if line.split()[0] not in late]
 
 
 # ------------------------------------------------------------------------------------------------ JSON
@@ -239,19 +263,19 @@ def loads(text: str) -> Any:
     return Stored(value) if isinstance(value, dict) else value
 
 
-def plain(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """`value` as it will be read back: dicts, lists and scalars."""
     return json.loads(dumps(value))
 
 
 def stored(value: Mapping[str, Any]) -> Stored:
-    """Like `plain`, to be read only. It keeps its text, which is reused when it is written."""
+    """Like `copied`, to be read only. It keeps its text, which is reused when it is written."""
     if isinstance(value, Stored):
         return value
     text = dumps(value)
-    found: Stored = loads(text)
-    found.text = text
-    return found
+    data: Stored = loads(text)
+    data.text = text
+    return data
 
 
 def text_of(value: Any) -> str | None:

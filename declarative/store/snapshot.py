@@ -21,8 +21,9 @@ from declarative.model.state import KINDS, Address, Intent, Record, State, natur
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store.consistency import HeldBlocks, wrong_values
 from declarative.store.errors import StateError
-from declarative.store.records import by_address, readiness_columns
-from declarative.store.schema import FORMAT_VERSION, plain
+from declarative.store.records import by_address
+from declarative.store.rows import columns
+from declarative.store.schema import FORMAT_VERSION, copied
 
 OPS = ("create", "update", "delete")
 """Operations that are started at a backend."""
@@ -36,13 +37,13 @@ LINEAGE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 def dump(state: State, held: HeldBlocks) -> dict[str, Any]:
     """The whole state as JSON-able data: the same state, the same data in the same order."""
-    copied: dict[str, Any] = plain(uncopied(state, held))
-    return copied
+    data: dict[str, Any] = copied(uncopied(state, held))
+    return data
 
 
 def uncopied(state: State, held: HeldBlocks) -> dict[str, Any]:
     """Like `dump`, but with the state's own values instead of copies: to be written at once."""
-    nodes = {name: readiness_columns(readiness) for name, readiness in state.readiness.items()}
+    nodes = {name: columns("node_status", readiness) for name, readiness in state.readiness.items()}
     unseen = {"state": None, "reason": None, "observed_at": None, "can": None}
     for name, since in state.idle_since.items():
         nodes.setdefault(name, dict(unseen))["idle_since"] = since
@@ -55,7 +56,7 @@ def uncopied(state: State, held: HeldBlocks) -> dict[str, Any]:
             {"node": node, "block": block, "reservation": held[node, block]}
             for node, block in sorted(held, key=lambda place: (natural(place[0]), place[1]))
         ],
-        "ranks": {name: status.recorded() for name, status in state.ranks.items()},
+        "ranks": {name: columns("rank_status", status) for name, status in state.ranks.items()},
         "nodes": {name: {"idle_since": None, **seen} for name, seen in nodes.items()},
         "volumes": {name: {"detached_since": since} for name, since in state.detached_since.items()},
         "generations": {str(address): number for address, number in state.generations.items()},

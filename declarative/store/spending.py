@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
+from declarative.model.codec import BadDataError
 from declarative.model.state import Record, Spent
 from declarative.store.sql import MOST, Connection, number
 
@@ -45,8 +46,12 @@ def price_of(node: Record) -> float | None:
     """The recorded price of a node an hour; None if unknown. It is None for a partition's node: that exists
     anyway, and a site charges for what jobs hold of it.
     """
-    price = None if "partition" in (node.inputs.get("host") or ()) else node.inputs.get("price")
-    return float(price) if isinstance(price, int | float) and 0 <= price < MOST else None
+    try:
+        inputs = node.node
+    except BadDataError:  # `state check` reports it
+        return None
+    price = None if inputs.is_shared else inputs.price
+    return float(price) if price is not None and 0 <= price < MOST else None
 
 
 def count(connection: Connection, address: str, price: float | None, since: float, now: float) -> None:

@@ -28,7 +28,7 @@ from declarative.store.errors import (
     primary,
 )
 from declarative.store.lease import Actor, LockInfo
-from declarative.store.schema import COLUMNS, FORMAT_VERSION, JSON, later_than, loads, text_of
+from declarative.store.schema import COLUMNS, FORMAT_VERSION, JSON, later_columns, loads, text_of
 
 MOST_CONNECTIONS = 12
 WAIT_SECONDS = 30.0
@@ -52,7 +52,7 @@ class OpenOptions:
 
 
 class Database(ABC):
-    """Where one state is kept. Its threads may share it: each transaction has a connection of its own."""
+    """The database of one state. Threads may share it: each transaction has its own connection."""
 
     for_update = ""
     """Behind a query in a transaction that writes: others' writes wait for the rows that it finds."""
@@ -114,7 +114,7 @@ class Database(ABC):
         raw.execute(self.text(sql), values)
 
     def for_writer(self, lease: LockInfo) -> Database:  # noqa: ARG002 (a file needs no mirror)
-        """What the holder of the lock works on: of a server a mirror in memory, which saves round trips."""
+        """The database that the holder of the lock works on: for a server, a mirror in memory."""
         return self
 
     def forget(self) -> None:  # noqa: B027 (only a mirror has something to give up)
@@ -138,7 +138,7 @@ class Database(ABC):
 
     @contextmanager
     def whole_journal(self, connection: Connection) -> Iterator[Connection]:
-        """Where the journal of what ended is, for a transaction of this database."""
+        """A transaction with the ended entries of the journal, which a mirror does not have."""
         yield connection
 
     @contextmanager
@@ -240,7 +240,7 @@ class Connection:
         """The holder of the lock, as columns of the journal's entries."""
         self.lineage: str | None = None
         self.last_id: int | None = None
-        """What earlier steps have read and nobody else changes: the state's id, the last entry's id."""
+        """The state's id and the last entry's id, once a step has read them: nobody else changes them."""
 
     def execute(self, sql: str, **values: Any) -> Result:
         """Run one statement. `:name` stands for a value, `(:name)` for a list of them."""
@@ -275,9 +275,9 @@ class Connection:
         sql = update_sql(table, tuple(values), where)
         self.database.defer(self.raw, sql, {**stored_row(values), **its})
 
-    def select(self, table: str, where: str = "", *, but: Sequence[str] = (), **its: Any) -> Result:
+    def select(self, table: str, where: str = "", **its: Any) -> Result:
         """All columns of a table, NULL for those that an older format has not got yet."""
-        return self.execute(select_sql(table, self.format, tuple(but)) + where, **its)
+        return self.execute(select_sql(table, self.format) + where, **its)
 
     def _run(self, run: Callable[..., Any], sql: str, values: Any) -> Any:
         if " IN (:" in sql:
@@ -302,14 +302,14 @@ def refused(error: Exception) -> ConstraintError:
 # ------------------------------------------------------------------------------------------ statements
 
 MOST = 1e11
-"""No time or sum is as large: the year 5138."""
+"""Upper bound for times and sums: the year 5138."""
 
 ADD_EVENT = (
     "INSERT INTO events (id, at, type, address, detail)"
     " VALUES ((SELECT coalesce(max(id), 0) + 1 FROM events), :at, :type, :address, :detail)"
 )
 COUNT_UP = "UPDATE meta SET serial = serial + 1"
-"""What most steps do: see `merged`."""
+"""The statement of most steps; `postgres.merged` joins several."""
 
 Row = Any
 """A named tuple of the columns that a query names."""
@@ -331,7 +331,7 @@ class Result:
             self._close()
 
     def _reader(self) -> Callable[[Sequence[Any]], Row]:
-        """What makes a row of a driver's: the same for each run of a statement that names its columns."""
+        """The function that makes rows, one for all runs of a statement that names its columns."""
         reader = _READERS.get(self._sql)
         if reader is None or "*" in self._sql:  # of all columns there may be others by now
             reader = _READERS[self._sql] = _reader(tuple(column[0] for column in self._cursor.description))
@@ -374,7 +374,7 @@ class Result:
 
 
 _READERS: dict[str, Callable[[Sequence[Any]], Row]] = {}
-"""By statement: there are as many as are written in this package."""
+"""Statement → its function; the statements are those of this package."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -417,11 +417,10 @@ def update_sql(table: str, columns: tuple[str, ...], where: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def select_sql(table: str, format: int, but: tuple[str, ...]) -> str:
+def select_sql(table: str, format: int) -> str:
     """The beginning of one that reads a table, as it is in that format."""
-    late = later_than(format)
-    names = [name for name in COLUMNS[table] if name not in but]
-    columns = (f"NULL AS {name}" if f"{table}.{name}" in late else name for name in names)
+    late = later_columns(table, format)
+    columns = (f"NULL AS {name}" if name in late else name for name in COLUMNS[table])
     return f"SELECT {', '.join(columns)} FROM {table} "
 
 

@@ -47,7 +47,7 @@ class Sqlite(Database):
     def __init__(self, path: Path, *, mode: str, clock: Callable[[], float]) -> None:
         """`mode` is SQLite's: `rw`, or `ro`, which writes nothing.
 
-        `clock` is that of this host: who shares a file is on the same one.
+        `clock` is that of this host, which all who share the file are on.
         """
         super().__init__(str(path))
         self._path = path
@@ -212,7 +212,7 @@ _COMPUTED = """
         WHERE m.type = 'table' AND x.hidden <> 0
     LIMIT 1
 """
-"""What computes when it is read: a view may do so for ever."""
+"""Finds views, triggers and computed columns: to read one may take for ever."""
 
 
 def _check_plain(database: Database, path: Path) -> None:

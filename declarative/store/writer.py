@@ -19,10 +19,10 @@ from declarative.store import events, journal, lock, loop_state, push, record_ch
 from declarative.store.commit_queue import CommitQueue, PendingCommit
 from declarative.store.consistency import HeldBlocks
 from declarative.store.errors import ConstraintError, RetryWhileAway, StateError, once
-from declarative.store.journal import Permit
 from declarative.store.lease import LockInfo, boottime
 from declarative.store.records import NODE, RESERVATION
 from declarative.store.rename import RenameMap, renamed
+from declarative.store.rows import columns
 from declarative.store.schema import stored
 from declarative.store.snapshot import OPS
 from declarative.store.sql import Connection, Database
@@ -30,16 +30,13 @@ from declarative.store.sql import Connection, Database
 T = TypeVar("T")
 P = ParamSpec("P")
 
-LET = "reconcile"
-"""The journal's word for what a loop permits."""
-
 MARGIN = 1 / 3
 """Seconds of a lease that have to be left when a backend is called: the longest time of a call."""
 
 _DIGITS = re.compile(r"\d+")
 
 LATEST = 1 << 42
-"""No real epoch is as high (milliseconds until the year 2109)."""
+"""Upper bound of epochs: milliseconds until the year 2109."""
 
 
 def step(method: Callable[Concatenate[Writer, Connection, P], T]) -> Callable[Concatenate[Writer, P], T]:
@@ -51,7 +48,19 @@ def step(method: Callable[Concatenate[Writer, Connection, P], T]) -> Callable[Co
 
     @functools.wraps(method)
     def call(self: Writer, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._retry(lambda: self._write(lambda connection: method(self, connection, *args, **kwargs)))
+        return self._do(lambda connection: method(self, connection, *args, **kwargs))
+
+    return call
+
+
+def single_step(
+    method: Callable[Concatenate[Writer, Connection, P], T],
+) -> Callable[Concatenate[Writer, P], T]:
+    """Like `step`, for what must not be done twice: it is not repeated when the database was away."""
+
+    @functools.wraps(method)
+    def call(self: Writer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._write(lambda connection: method(self, connection, *args, **kwargs))
 
     return call
 
@@ -74,7 +83,7 @@ class Writer:
         self._ends = lease.ends or 0.0
         self._database = database
         self._at = database.for_writer(lease)
-        """Where steps are done."""
+        """The database that steps work on: a mirror, for a server."""
         self._clock = clock
         self._commits = CommitQueue(self._at, self._begin, self._written)
         self._changed = False
@@ -92,6 +101,10 @@ class Writer:
             return self._commits.do(work)
         finally:
             self._version += 1
+
+    def _do(self, work: Callable[[Connection], T]) -> T:
+        """Like `_write`, and once more when the database was away: only for what may be done twice."""
+        return self._retry(lambda: self._write(work))
 
     def _begin(self, connection: Connection) -> None:
         """Check that the lock is ours: nobody takes it before the transaction ends."""
@@ -133,20 +146,9 @@ class Writer:
 
     # ------------------------------------------------------------------------------------ reading
 
-    def _read(self, query: Callable[[Connection], T]) -> T:
-        """What a query finds in what this writer works on."""
-
+    def _read(self, query: Callable[[Connection], T], database: Database | None = None) -> T:
         def read() -> T:
-            with self._at.reading() as connection:
-                return query(connection)
-
-        return self._retry(read)
-
-    def _read_journal(self, query: Callable[[Connection], T]) -> T:
-        """What a query finds in the database itself: a mirror has no ended entries and no events."""
-
-        def read() -> T:
-            with self._database.reading() as connection:
+            with (database or self._at).reading() as connection:
                 return query(connection)
 
         return self._retry(read)
@@ -164,22 +166,14 @@ class Writer:
             self._known = version, state
         return state
 
-    def part(self, wanted: Iterable[Address]) -> State:
-        """The records of `wanted` and all that they need, with their ranks' statuses: cheap at any size."""
-        addresses = set(wanted)
-        return self._read(lambda connection: records.part(connection, addresses))
+    def part(self, addresses: Iterable[Address]) -> State:
+        """These records and all that they need, with their ranks' statuses: cheap at any size."""
+        members = set(addresses)
+        return self._read(lambda connection: records.part(connection, members))
 
     def record(self, address: Address) -> Record | None:
         """One record, or None."""
         return self._read(lambda connection: records.record(connection, address))
-
-    def create_with(self, its_token: str) -> Intent | None:
-        """The create that was started with a token, ended or not; None if the journal has none."""
-        return self._read_journal(lambda connection: records.create_with(connection, its_token))
-
-    def permits_since(self, since: float) -> tuple[Permit, ...]:
-        """What loops have permitted since then."""
-        return self._read_journal(lambda connection: journal.permits_since(connection, LET, since))
 
     # ------------------------------------------------------------------------------------ the lock
 
@@ -224,12 +218,8 @@ class Writer:
     def ensure_lineage(self) -> str:
         """The id of this state: made at random once, before its first write."""
         state = self._read_last()
-        self._lineage = self._lineage or (state and state.lineage) or self._make_lineage()
+        self._lineage = self._lineage or (state and state.lineage) or self._do(journal.lineage)
         return self._lineage
-
-    @step
-    def _make_lineage(self, connection: Connection) -> str:
-        return journal.lineage(connection)
 
     def project(self) -> str | None:
         """The project whose state this is; None if unknown."""
@@ -237,12 +227,12 @@ class Writer:
 
     def claim(self, project: str) -> None:
         """Write down the project whose state this is."""
-        self._lineage = self._claim(project)
 
-    @step
-    def _claim(self, connection: Connection, project: str) -> str:
-        connection.update("meta", {"project": project})
-        return journal.lineage(connection)
+        def work(connection: Connection) -> str:
+            connection.update("meta", {"project": project})
+            return journal.lineage(connection)
+
+        self._lineage = self._do(work)
 
     # ------------------------------------------------------------------------------------ the loop
 
@@ -251,31 +241,27 @@ class Writer:
         """Write into the journal what a loop is about to do, and why. Its budgets count these."""
         now = self._clock()
         for address, cause in causes.items():
-            journal.note(connection, LET, Address.parse(address), now, {"cause": cause})
+            journal.note(connection, journal.PERMIT, Address.parse(address), now, {"cause": cause})
 
     def note_waiting(self, why: Mapping[str, str]) -> None:
         """Write down why tasks have no place, if that is news: numbers alone, such as of nodes, are none."""
-        known = self._read_journal(events.waiting)
+        known = self._read(events.waiting, self._database)  # a mirror has no events
         before = {task: _DIGITS.sub("#", waiting.why) for task, waiting in known.items()}
         news = {task: text for task, text in why.items() if before.get(task) != _DIGITS.sub("#", text)}
         if news:
-            self._note_waiting(news)
+            self._do(lambda connection: events.note_waiting(connection, self._clock(), news))
 
     @step
-    def _note_waiting(self, connection: Connection, news: Mapping[str, str]) -> None:
-        events.note_waiting(connection, self._clock(), news)
-
-    @step
-    def wait_for_approval(self, connection: Connection, wanted: Mapping[str, Sequence[str]]) -> None:
+    def wait_for_approval(self, connection: Connection, waiting: Mapping[str, Sequence[str]]) -> None:
         """Replace what waits for a person, by digest. Anything else is forgotten, with its approval."""
         known = {approval.digest for approval in loop_state.read_approvals(connection)}
-        gone = sorted(known - wanted.keys())
+        gone = sorted(known - waiting.keys())
         if gone:
             connection.execute("DELETE FROM approvals WHERE digest IN (:its_digests)", its_digests=gone)
         now = self._clock()
         new = [
             {"digest": digest, "steps": list(steps), "since": now}
-            for digest, steps in wanted.items()
+            for digest, steps in waiting.items()
             if digest not in known
         ]
         connection.insert("approvals", *new)
@@ -358,8 +344,8 @@ class Writer:
             if record_changes.finish(connection, intent, outputs, idle_since, now):
                 record_changes.count_up(connection)
 
-        again = functools.partial(self.finish, intent, outputs, idle_since=idle_since)
-        return PendingCommit(self._commits, finish, again)
+        retry = functools.partial(self.finish, intent, outputs, idle_since=idle_since)
+        return PendingCommit(self._commits, finish, retry)
 
     def fail(self, intent: Intent, error: str) -> None:
         """Close it without a change of the record: it is certain that nothing was made or changed.
@@ -383,21 +369,21 @@ class Writer:
 
         No backend takes part, so there is no intent. Doing it again is harmless.
         """
-        wanted = sorted(set(blocks))
+        numbers = sorted(set(blocks))
         text = str(Address(NODE, node))
         record = replace(record, needs=record.needs | {Address(NODE, node)})
-        _check_fit(connection, record.address, node, wanted)
+        _check_fit(connection, record.address, node, numbers)
         if records.record(connection, record.address):
-            if records.held_by(connection, record.address) == {(node, block) for block in wanted}:
+            if records.held_by(connection, record.address) == {(node, block) for block in numbers}:
                 return
             raise StateError("exists", f"{record.address} holds other blocks; it has to be released first")
-        taken = records.holders(connection, node, wanted)
+        taken = records.holders(connection, node, numbers)
         if taken:
             raise _double_booking(record.address, node, taken)
         record_changes.put_record(connection, record)
         record_changes.raise_generation(connection, record.address, record.generation)
         try:
-            rows = [{"node": text, "block": b, "reservation": str(record.address)} for b in wanted]
+            rows = [{"node": text, "block": b, "reservation": str(record.address)} for b in numbers]
             connection.insert("reserved_blocks", *rows)
         except ConstraintError as error:
             raise _double_booking(record.address, node, {}) from error
@@ -448,43 +434,40 @@ class Writer:
 
     # ------------------------------------------------------------------------------------ by hand
 
-    def log(self, op: str, address: Address) -> None:
+    @single_step
+    def log(self, connection: Connection, op: str, address: Address) -> None:
         """Write into the journal that a user did something to that; the serial stays."""
-        self._write(lambda connection: journal.note(connection, op, address, self._clock()))
+        journal.note(connection, op, address, self._clock())
 
-    def drop(self, addresses: Collection[Address]) -> None:
+    @single_step
+    def drop(self, connection: Connection, addresses: Collection[Address]) -> None:
         """Forget records without a backend call: the real things stay. Forgets all of them, or none."""
+        now = self._clock()
+        for address in sorted(set(addresses), key=records.by_address, reverse=True):  # users first
+            record = records.recorded(connection, address)
+            open_intents = records.open_intents(connection, address)
+            if open_intents:
+                raise journal.left_open(address, open_intents)
+            journal.note(connection, "forget", record, now)
+            if address.kind == RESERVATION:
+                record_changes.release(connection, address, now)
+            else:
+                record_changes.remove(connection, address, now)
+        record_changes.count_up(connection)
 
-        def work(connection: Connection) -> None:
-            now = self._clock()
-            for address in sorted(set(addresses), key=records.by_address, reverse=True):  # users first
-                record = records.recorded(connection, address)
-                open_intents = records.open_intents(connection, address)
-                if open_intents:
-                    raise journal.left_open(address, open_intents)
-                journal.note(connection, "forget", record, now)
-                if address.kind == RESERVATION:
-                    record_changes.release(connection, address, now)
-                else:
-                    record_changes.remove(connection, address, now)
-            record_changes.count_up(connection)
-
-        self._write(work)
-
-    def drain(self, node: Address, drain: Drain | None, reason: str | None = None) -> None:
-        """Record that a node takes no new work or, with None, that it takes some again."""
-
-        def work(connection: Connection) -> None:
-            record = records.recorded(connection, node)
-            outputs = {key: value for key, value in record.outputs.items() if key != DRAINED}
-            if drain:
-                outputs[DRAINED] = {"since": drain.since, "reason": drain.reason}
-            record_changes.put_record(connection, replace(record, outputs=outputs))
-            record_changes.count_up(connection)
-            op, inputs = ("drain" if drain else "undrain"), {"reason": reason} if reason else {}
-            journal.note(connection, op, record, self._clock(), inputs)
-
-        self._write(work)
+    @single_step
+    def drain(
+        self, connection: Connection, node: Address, drain: Drain | None, reason: str | None = None
+    ) -> None:
+        """Record that a node takes no new work or, with None, that it takes work."""
+        record = records.recorded(connection, node)
+        outputs = {key: value for key, value in record.outputs.items() if key != DRAINED}
+        if drain:
+            outputs[DRAINED] = asdict(drain)
+        record_changes.put_record(connection, replace(record, outputs=outputs))
+        record_changes.count_up(connection)
+        op, inputs = ("drain" if drain else "undrain"), {"reason": reason} if reason else {}
+        journal.note(connection, op, record, self._clock(), inputs)
 
     def move(self, names: RenameMap) -> dict[Address, Address]:
         """Rename records without a backend call; the old and new addresses."""
@@ -514,10 +497,6 @@ class Writer:
 
     # ------------------------------------------------------------------------------------ observations
 
-    def observe_rank(self, name: str, status: RankStatus) -> None:
-        """Write how one rank is doing."""
-        self.observe_ranks({name: status})
-
     @step
     def observe_ranks(self, connection: Connection, statuses: Mapping[str, RankStatus]) -> None:
         """Write how ranks are doing; the serial stays."""
@@ -531,28 +510,25 @@ class Writer:
         """
         before = self.state().readiness
         news = {name: node for name, node in readiness.items() if records.is_news(before.get(name), node)}
-        if news:
-            self._observe_nodes(news)
 
-    @step
-    def _observe_nodes(self, connection: Connection, readiness: Mapping[str, Readiness]) -> None:
-        states = {name: (node.state.value, node.reason) for name, node in readiness.items()}
-        events.nodes_seen(connection, self._clock(), states)
-        for name, node in readiness.items():
-            record_changes.put_node(connection, name, records.readiness_columns(node))
+        def work(connection: Connection) -> None:
+            events.nodes_seen(connection, self._clock(), news)
+            for name, node in news.items():
+                record_changes.put_node(connection, name, columns("node_status", node))
+
+        if news:
+            self._do(work)
 
     def observe_again(self, at: float, known: State) -> State:
         """Write that all nodes were seen once more as they are recorded, and return the new state; the serial
         stays. `known` is what is recorded: it need not be read.
         """
         readiness = {name: replace(node, observed_at=at) for name, node in known.readiness.items()}
-        if self._date_nodes(at) == len(readiness):
+        seen_at = {"observed_at": at}
+        dated = self._do(lambda connection: connection.update("node_status", seen_at, "state IS NOT NULL"))
+        if dated == len(readiness):
             self._known = self._version, replace(known, readiness=readiness)
         return self.state()
-
-    @step
-    def _date_nodes(self, connection: Connection, at: float) -> int:
-        return connection.update("node_status", {"observed_at": at}, "state IS NOT NULL")
 
     @step
     def set_idle(self, connection: Connection, node: str, since: float | None) -> None:
@@ -580,13 +556,13 @@ class Writer:
                 record_changes.put_record(connection, replace(record, outputs={**record.outputs, **more}))
 
 
-def _check_fit(connection: Connection, address: Address, node: str, wanted: Sequence[int]) -> None:
+def _check_fit(connection: Connection, address: Address, node: str, blocks: Sequence[int]) -> None:
     record = records.record(connection, Address(NODE, node))
     if record is None:
         raise StateError("missing-need", f"{address} needs node/{node}, which is not recorded")
     total = record.node.blocks
-    wrong = [block for block in wanted if not 0 <= block < total]
-    if wrong or not wanted:
+    wrong = [block for block in blocks if not 0 <= block < total]
+    if wrong or not blocks:
         what = f"block {wrong[0]}" if wrong else "no block"
         raise StateError("no-such-block", f"{address} asks for {what} of node/{node}, which has {total}")
 

@@ -63,7 +63,7 @@ class Tagged(Protocol):
 
 
 class Account:
-    """What every driver needs to know about its backend."""
+    """The facts about its backend that every driver needs."""
 
     CLOUD: str
     """The cloud's name in messages."""
@@ -154,7 +154,7 @@ class Account:
             raise TransientError(TransientKind.AMBIGUOUS, summary, about=thing)
 
     def once(self, token: str, make: Callable[[], T], look: Callable[[], T | None]) -> T:
-        """What `make` makes, or what an earlier try with this token made, which `look` finds.
+        """The thing that `make` makes, or that an earlier try with this token made, as `look` finds it.
 
         A fault says that nothing was made only if no earlier try can have made it. An earlier try may have,
         if its answer was lost, or if it had other parameters.
@@ -273,7 +273,7 @@ R = TypeVar("R")
 
 
 def side_by_side(places: Sequence[P], look: Callable[[P], Sequence[T]]) -> list[T]:
-    """What `look` finds at all places; a place that cannot be asked is an error."""
+    """The things that `look` finds at all places; a place that cannot be asked is an error."""
     if len(places) == 1:
         return list(look(places[0]))
     with asking(min(16, len(places) or 1), "regions") as pool:
@@ -304,7 +304,6 @@ class RegionalAccount(Account, ABC, Generic[R]):
     """The regions of a backend, of type `R`. Each is opened when first used."""
 
     def __init__(self, config: Config, options: Mapping[str, type | tuple[type, ...]]) -> None:
-        """See `Account`."""
         super().__init__(config, options)
         self._made: dict[str, R] = {}
         self._turn = threading.Lock()

@@ -1,4 +1,4 @@
-"""What a driver reports and does for attachments, and the claims that are written about them.
+"""The interface of drivers for attachments, and the claims that are written about them.
 
 A claim says which create put a disk on a machine, and for what. It is valid only while the disk is there. It
 names disks and machines by the last part of their ids, since ids of GCE and Azure are paths.
@@ -257,15 +257,12 @@ class ClaimTags(ABC):
         """Remove tags from a disk."""
 
     def claim(self, disk: Disk, machine: str) -> Claim | None:
-        """See `Driver`."""
         return of_tags(disk.tags, disk.id, machine)
 
     def write(self, disk: Disk, machine: str, claim: Claim) -> None:
-        """See `Driver`."""
         mine = to_tags(claim, machine)
         self.untag(disk, [key for key in disk.tags if key.startswith(ON) and key not in mine])
         self.tag(disk, mine)
 
     def erase(self, disk: Disk, machine: str) -> None:
-        """See `Driver`."""
         self.untag(disk, keys_of(disk.tags, machine))

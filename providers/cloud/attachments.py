@@ -77,7 +77,6 @@ class Attachments(Generic[V]):
         return out
 
     def find(self, address: Address, token: str) -> Thing | None:
-        """See the port."""
         for volume in self._volumes.listed(address=str(Address("volume", volume_of(address)))):
             disk = self._driver.disk(volume)
             living = self._living(disk, [holder.machine for holder in disk.holders])
@@ -97,7 +96,7 @@ class Attachments(Generic[V]):
         return {made: disk.living[made] for made in machines if made in disk.living}
 
     def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
-        """See `provider.Recalls`. None: the disk exists and is not on its machine."""
+        """None: the disk exists and is not on its machine."""
         by_region: dict[str, list[tuple[Record, str, str]]] = {}
         for record in records:
             region, made, machine = self._recorded(record)
@@ -113,7 +112,7 @@ class Attachments(Generic[V]):
         return out
 
     def on_node(self, have: Record) -> OnNode | None:
-        """Where the disk of a volume, or of exactly this attachment, is; None if it is on no running node."""
+        """The place of a volume's disk, or of exactly this attachment; None if it is on no running node."""
         disk = self._of(have) if have.address.kind == "volume" else self._attached(have)
         holder = next(iter(disk.holders), None) if disk else None
         if disk is None or holder is None or holder.leaving:
@@ -150,7 +149,7 @@ class Attachments(Generic[V]):
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
-        """See the port. It returns when the machine has the disk."""
+        """Return when the machine has the disk."""
         volume, node, claim = attachment_driver.asked(address, token, inputs, needs)
         about = str(volume.address)
         machine = self._driver.machine_id(node)
@@ -199,7 +198,7 @@ class Attachments(Generic[V]):
     # ------------------------------------------------------------------------------------- delete
 
     def delete(self, have: Record, *, wait: bool = True) -> None:
-        """See the port. It returns when the volume is free, or without `wait`, once that was requested: a
+        """Return when the volume is free, or without `wait`, once that was requested: a
         node that does not answer may release the disk only when it ends. A volume that another holds by now
         is left alone.
         """
@@ -257,7 +256,7 @@ class Attachments(Generic[V]):
         return (str(region), str(made), str(on)) if known else NOWHERE
 
     def _place(self, have: Record) -> tuple[str, str, str]:
-        """As `_recorded`. If nothing is recorded yet, it is found by the claims on volumes."""
+        """Like `_recorded`. If nothing is recorded yet, the claims on volumes show it."""
         place = self._recorded(have)
         if place != NOWHERE or have.outputs.get("id"):
             return place

@@ -130,13 +130,13 @@ S = TypeVar("S", bound=Scrubbed)
 
 STUMBLES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 MOST_PAGES = 1_000
-"""For one listing: enough for half a million machines with full pages."""
+"""The limit for one listing: enough for half a million machines with full pages."""
 MOST_LISTED_BYTES = 256 << 20
-"""For all pages of a listing. A machine takes a few thousand bytes."""
+"""The limit for all pages of a listing. A machine takes a few thousand bytes."""
 
 
 class Taken(threading.local):
-    """What a thread has received so far."""
+    """The bytes that a thread has received so far."""
 
     size = 0
 

@@ -155,7 +155,7 @@ def size_of(address: Address, made: Mapping[str, Any], inputs: Mapping[str, Any]
 
 
 AT_ONCE = 8
-"""How many questions are asked at the same time."""
+"""Questions that are asked at the same time."""
 CHANGING = (PermanentKind.NO_CAPACITY, *QUOTAS)
 
 Look = Callable[[], object]
@@ -220,7 +220,7 @@ def unfit_volumes(seen: Seen, wanted: Mapping[Address, Mapping[str, Any]]) -> li
 
 
 TOGETHER = 0.05
-"""For how many seconds a look at one thing waits for others to join."""
+"""Seconds for which a look at one thing waits for others to join."""
 ABOUT = "instance_ids"
 """The YAML field with the instances."""
 
@@ -296,6 +296,6 @@ def existing(tags: Mapping[str, str], **facts: Any) -> Existing:
 
 
 def others(found: Iterable[Existing], owner: str, addresses: Collection[Address]) -> list[Existing]:
-    """Those of `found` with one of these addresses that another state made, by address and id."""
+    """The things with one of these addresses that another state made, by address and id."""
     theirs = [e for e in found if e.lineage not in (None, owner) and e.address in addresses]
     return sorted(theirs, key=lambda e: (str(e.address), e.id))

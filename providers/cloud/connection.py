@@ -32,9 +32,9 @@ from providers.cloud.faults import Answer, ErrorInfo, classify
 T = TypeVar("T")
 
 MOST_BYTES = 64 << 20
-"""For one answer; a page of a thousand machines has about five million."""
+"""The limit for one answer; a page of a thousand machines has about five million."""
 _UNASKED = (TypeError, ValueError, NotImplementedError, AttributeError, KeyError)
-"""What drivers raise for bad arguments. Faults of the transport have other classes."""
+"""The errors of drivers for bad arguments. Faults of the transport have other classes."""
 
 
 class _Late(threading.local):
@@ -287,7 +287,7 @@ RECOVERY = 0.9
 """The gap is multiplied by this after each successful request."""
 STEADY = 0.98
 GENTLY = 1.1
-"""How the gap shrinks and grows if the API's rate is known: it is about right already."""
+"""The factors of the gap if the API's rate is known: it is about right already."""
 LONGEST_PAUSE = 30.0
 """Seconds. If an API wants a longer pause, the retries are slowed down, not the calls here."""
 

@@ -122,8 +122,8 @@ _CLASSES: Mapping[Kind, str] = {
 }
 
 BY_CLASS: Mapping[str, Kind] = {name: kind for kind, names in _CLASSES.items() for name in names.split()}
-"""By the full name of a class, or of its nearest listed base class. Without one, libcloud stumbled over an
-answer (`KeyError`, `AttributeError`, …), so the request had been carried out.
+"""Full name of a class → its fault; an unlisted class has that of its nearest listed base. Without one,
+libcloud stumbled over an answer (`KeyError`, `AttributeError`, …), so the request had been carried out.
 """
 
 

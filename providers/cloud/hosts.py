@@ -56,7 +56,7 @@ class Seen:
 
 
 class NoLoginError(PermanentError):
-    """It is unknown how to log in to an adopted instance."""
+    """The error for an adopted instance without a known login."""
 
 
 class Hosts:
@@ -190,11 +190,11 @@ def _starting(seen: Readiness) -> Readiness:
 
 
 FORMAT_SECONDS = 600.0
-"""For the filesystem of a large volume."""
+"""Seconds for making the filesystem of a large volume."""
 NOWHERE = "-"
 _GIB = 1024**3
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{7,127}", re.ASCII)
-"""What may be searched for: a short text is the end of many links."""
+"""Texts that may be searched for: a short one is the end of many links."""
 _NAMES = uuid.UUID("5f0c5c0e-66e5-4a5e-9d53-0f1d3b1d2f6b")
 
 _CODES: dict[str, tuple[PermanentKind, str | None]] = {

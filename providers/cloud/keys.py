@@ -99,7 +99,7 @@ class Keys:
 
     @property
     def scrub(self) -> Scrub:
-        """What keeps the secrets of the state's account out of messages."""
+        """The filter that keeps the secrets of the state's account out of messages."""
         return self._account.scrub
 
     @property

@@ -170,7 +170,7 @@ def _mapping(text: str) -> Mapping[str, Any]:
 
 
 MOST_BYTES = 1 << 18
-"""For one text. All tags of a thing hold less than this, packed or not."""
+"""The limit for one text. All tags of a thing hold less than this, packed or not."""
 
 
 def packed(text: str) -> str:

@@ -106,7 +106,7 @@ class Nodes(Generic[M]):
         return marks.thing(self._account.read(machine), outputs(machine), partial(self._actual, machine))
 
     def _actual(self, machine: M, made: Mapping[str, Any]) -> dict[str, Any]:
-        """What others changed: the tags, and the type, which can change while the machine is stopped."""
+        """The inputs that others changed: the tags, and the type of a stopped machine."""
         found = self._account.changed_tags(machine.tags, made)
         wanted = str(made.get("instance_type") or "")
         has = self._driver.type_of(machine, wanted)
@@ -115,7 +115,6 @@ class Nodes(Generic[M]):
         return found
 
     def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
-        """See `provider.Recalls`."""
         out: dict[Address, Thing | Ended | None] = {}
         for record, found in self._driver.recorded(records):
             if found is None or isinstance(found, Ended):
@@ -127,19 +126,18 @@ class Nodes(Generic[M]):
         return out
 
     def find(self, address: Address, token: str) -> Thing | None:
-        """See the port."""
         things = map(self.thing, self._driver.candidates(address, token))
         return next((t for t in things if (t.address, t.token) == (address, token)), None)
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. It returns when the machine runs and has an address. A named machine is adopted."""
+        """Return when the machine runs and has an address. A named machine is adopted."""
         mark = self._account.mark(address, token, inputs)
         if mark.node.instance_id is not None and self._adopts is not None:
             return outputs(checks.take(self._account, self._adopts, mark))
         return outputs(self._driver.create(mark, mark.node))
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. Only changes in place are written; if the owner's mark was removed, everything is
+        """Only changes in place are written; if the owner's mark was removed, everything is
         written again.
         """
         check_fixed(have.address, have.inputs, inputs, FIXED)
@@ -155,7 +153,7 @@ class Nodes(Generic[M]):
         return self._driver.retag(machine, self._account.mark(made.address, made.token, inputs), have, {})
 
     def delete(self, have: Record) -> None:
-        """See the port. It returns when everything of the machine is gone that must be waited for. What nodes
+        """Return when all parts of the machine that must be waited for are gone. What nodes
         share is deleted with the last of them, even if that had ended before. An adopted machine is released.
         """
         if have.node.instance_id is not None:

@@ -101,7 +101,6 @@ class Cloud:
 
     @asked
     def inventory(self) -> tuple[Thing, ...]:
-        """See the port."""
         machines, disks = self._nodes.listed(), self._volumes.listed()
         return (
             *map(self._nodes.thing, machines),
@@ -111,7 +110,6 @@ class Cloud:
 
     @asked
     def find(self, address: Address, token: str) -> Thing | None:
-        """See the port."""
         match address.kind:
             case "node":
                 return self._nodes.find(address, token)
@@ -124,7 +122,6 @@ class Cloud:
 
     @asked
     def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | Ended | None]:
-        """See `provider.Recalls`."""
         kinds = {kind: [r for r in records if r.address.kind == kind] for kind in KINDS}
         return {
             **self._nodes.recall(kinds["node"]),
@@ -136,7 +133,6 @@ class Cloud:
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
-        """See the port."""
         match address.kind:
             case "node":
                 if inputs_of("node", inputs).reservation and not self.RESERVES:
@@ -155,7 +151,7 @@ class Cloud:
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
-        """See `provider.Checks`: what this cloud does not support, once for each fleet."""
+        """The faults of fields that this cloud does not support, once for each fleet."""
         faults: list[ProviderError] = []
         if not self.RESERVES:
             faults += map(self._unreserved, _reserving(wanted))
@@ -178,7 +174,6 @@ class Cloud:
 
     @asked
     def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
-        """See `provider.Adopts`."""
         what = "volumes" if kind == "volume" else "instances"
         summary = f"the driver `{self._config.driver}` does not list {what} that others made"
         raise PermanentError(PermanentKind.INVALID, summary, hint="docs/import.md names those that do")
@@ -190,7 +185,6 @@ class Cloud:
 
     @asked
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port."""
         match have.address.kind:
             case "node":
                 return self._nodes.update(have, token, inputs)
@@ -206,7 +200,6 @@ class Cloud:
 
     @asked
     def delete(self, have: Record) -> None:
-        """See the port."""
         match have.address.kind:
             case "node":
                 if is_adopted(have.inputs):
@@ -253,7 +246,7 @@ class Cloud:
 
     @asked
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
-        """See the port. A node is ready if it runs by its cloud, and answers as a usable host."""
+        """A node is ready if it runs by its cloud, and answers as a usable host."""
         seen = {name: _once_only(found) for name, found in self._nodes.readiness(nodes).items()}
         for node in nodes:
             self._hosts.note_address(node, seen[node.address.name].public)
@@ -268,14 +261,13 @@ class Cloud:
         return self._nodes.readiness([node])[node.address.name].public
 
     def reaches(self, node: Record, address: str) -> str | None:
-        """See `provider.Reaches`."""
         return self._hosts.ssh.reaches(self._hosts.host(node), address)
 
     # -------------------------------------------------------------------------------------- ranks
 
     @asked
     def start(self, node: Record, launch: Launch) -> RankStatus:
-        """See the port. Its volumes are mounted first; no rank starts without them."""
+        """Its volumes are mounted first; no rank starts without them."""
         folders = {path: self._mounted(node, launch, path) for path in sorted(launch.volumes)}
         return self._hosts.ssh.launch(self._hosts.host(node), launch, folders, must=True)
 
@@ -292,47 +284,36 @@ class Cloud:
     def release(
         self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
     ) -> Mapping[str, RankStatus | None]:
-        """See `provider.Gates`."""
         return self._hosts.ssh.release(self._hosts.host(node), attempts, peers)
 
     def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
-        """See `provider.Gates`."""
         return self._hosts.ssh.peers(self._hosts.host(node), attempts)
 
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
-        """See the port."""
         return self._hosts.ssh.poll(self._hosts.host(node), attempts)
 
     def attempts(self, node: Record) -> Mapping[str, RankStatus]:
-        """See `provider.Tells`."""
         return self._hosts.ssh.attempts(self._hosts.host(node))
 
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
-        """See the port."""
         return self._hosts.ssh.stop(self._hosts.host(node), attempt, grace_seconds)
 
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
-        """See the port."""
         self._hosts.ssh.change_limit(self._hosts.host(node), attempt, seconds)
 
     def adjust(self, node: Record, attempt: str, terms: Terms) -> None:
-        """See `provider.Adjusts`."""
         self._hosts.ssh.adjust(self._hosts.host(node), attempt, terms)
 
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
-        """See the port."""
         return self._hosts.ssh.read_log(self._hosts.host(node), attempt, offset, limit)
 
     def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
-        """See `provider.LogEnds`."""
         return self._hosts.ssh.log_ends(self._hosts.host(node), attempts)
 
     def terminal(
         self, node: Record, attempt: str | None, command: Sequence[str], *, tty: bool
     ) -> AbstractContextManager[Terminal]:
-        """See `provider.Terminals`."""
         return self._hosts.ssh.terminal(self._hosts.host(node), attempt, command, tty=tty)
 
     def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
-        """See `provider.Tidies`."""
         self._hosts.ssh.tidy(self._hosts.host(node), oldest)

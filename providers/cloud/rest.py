@@ -116,7 +116,6 @@ class RestAccount(Account, ABC):
     """One account of a cloud with such an API. Secrets are read only when first needed."""
 
     def __init__(self, config: Config, options: Mapping[str, type | tuple[type, ...]]) -> None:
-        """See `Account`."""
         super().__init__(config, options)
         self._turn = threading.Lock()
         self._made: tuple[Rest, str] | None = None

@@ -1,4 +1,4 @@
-"""How a cloud is reached: its endpoint, secrets and options, and what each driver needs of them.
+"""The endpoint, secrets and options of a cloud, and which of them each driver needs.
 
 A backend's `credentials` name environment variables. Their values are read here, kept in memory, and removed
 from every message.
@@ -34,7 +34,7 @@ NODE_DISK = 100
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Where requests go."""
+    """The host that requests go to."""
 
     name: str
     port: int

@@ -27,7 +27,7 @@ class Disk(Tagged, Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
 
     @property
     def size(self) -> int | None:
@@ -71,7 +71,7 @@ class Driver(Protocol[D]):
         """The disk of somebody else that is named in the mark's inputs."""
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
-        """Where such a disk is looked for, and a hint if it does not exist."""
+        """The place where such a disk is looked for, and a hint if it does not exist."""
 
     def check_adopted(self, mark: Mark, disk: D) -> None:
         """`PermanentError` if such a disk is not as declared."""
@@ -117,7 +117,7 @@ class Volumes(Generic[D]):
         return marks.thing(self._account.read(disk), outputs(disk), partial(self._actual, disk))
 
     def _actual(self, disk: D, made: Mapping[str, Any]) -> dict[str, Any]:
-        """What others changed: the tags, the size, the type."""
+        """The inputs that others changed: the tags, the size, the type."""
         found = self._account.changed_tags(disk.tags, made)
         size = made.get("size")
         if isinstance(size, str) and disk.size and disk.size != gibibytes(Address("volume", disk.name), size):
@@ -128,7 +128,7 @@ class Volumes(Generic[D]):
         return found
 
     def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
-        """See `provider.Recalls`. A missing disk proves nothing: it may be another account."""
+        """A missing disk proves nothing: it may be another account."""
         out: dict[Address, Thing | Ended | None] = {}
         for record, disk in self._driver.recorded(records):
             if disk is not None and disk.gone:
@@ -138,12 +138,11 @@ class Volumes(Generic[D]):
         return out
 
     def find(self, address: Address, token: str) -> Thing | None:
-        """See the port."""
         things = map(self.thing, self._driver.candidates(address, token))
         return next((t for t in things if (t.address, t.token) == (address, token)), None)
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. A named disk is adopted."""
+        """A named disk is adopted."""
         mark = self._account.mark(address, token, inputs)
         if VOLUME_ID not in inputs:
             return outputs(self._driver.make_once(mark))
@@ -165,7 +164,7 @@ class Volumes(Generic[D]):
         return disk, free
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. A disk grows in place."""
+        """A disk grows in place."""
         disk = self.of(have, untagged=True)
         if disk is None:
             raise gone(have.address)
@@ -184,7 +183,7 @@ class Volumes(Generic[D]):
         return outputs(disk)
 
     def delete(self, have: Record) -> None:
-        """See the port. A disk on a living machine is refused. An adopted one is released."""
+        """A disk on a living machine is refused. An adopted one is released."""
         if have.outputs.get("id"):
             disk = self.of(have, untagged=VOLUME_ID in have.inputs, ending=True)
             there = [disk] if disk and not self._account.has_no_owner(disk.tags) else []

@@ -58,7 +58,7 @@ class Meta(Owned):
 
     created: float
     bound: Mapping[str, str] = field(default_factory=dict)
-    """For an attachment: the id of its node. It ends with that node, and not with the node's name."""
+    """The id of an attachment's node. The attachment ends with that node, not with the node's name."""
 
     @property
     def attachment(self) -> AttachmentInputs:
@@ -193,7 +193,7 @@ class Epoch:
         self._newest = 0
         """The number in it then."""
         self._changes = 0
-        """How many share the lock."""
+        """The number of changes that share the lock."""
 
     @contextlib.contextmanager
     def as_writer(self, *, make: bool = True) -> Iterator[None]:

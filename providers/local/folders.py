@@ -46,7 +46,7 @@ FILLED = "filled"
 
 _FOLDERS = {"node": "nodes", "volume": "volumes"}
 _LOOKED_AT = {"node": (META, "ranks"), "volume": (META, "attachment.json")}
-"""What in the folder of a thing may change without a change of the folder itself."""
+"""Files in the folder of a thing that may change without a change of the folder itself."""
 NANO = 1_000_000_000
 SETTLED = 2.5
 """Seconds after a change in which another one may get the same time: some disks keep times in steps of two

@@ -53,7 +53,7 @@ _DOCKER = Path("/var/run/docker.sock")
 
 @cache
 def can() -> frozenset[str]:
-    """What this machine supports for this user (`Readiness.can`). It tries hard limits, once.
+    """The features of this machine for this user (`Readiness.can`). Hard limits are tried once.
 
     It does not try runtimes: asking for a version takes longer than the rest of a plan.
     """

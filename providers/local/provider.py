@@ -248,7 +248,7 @@ class Local(RanksOfNodes):
 
     @guarded
     def mark(self) -> object | None:
-        """By the times, sizes and modes of the files, which are not read."""
+        """The digest of the times, sizes and modes of the files, which are not read."""
         state = self._folders.mark()
         if state is None:
             return None
@@ -315,7 +315,7 @@ class Local(RanksOfNodes):
 
 
 def _lacking() -> str | None:
-    """What this machine lacks to run ranks."""
+    """The things that this machine lacks to run ranks."""
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
         return f"not installed: {', '.join(missing)}"
     if not Path("/proc/self/stat").exists():

@@ -171,7 +171,7 @@ class Runner:
         return {name: way for name, _, way in lines if _PEER.fullmatch(way)}
 
     def poll(self, attempt_ids: Iterable[str] | None = None) -> dict[str, Attempt]:
-        """How these attempts are now; without ids, all attempts that the host knows."""
+        """The status of these attempts; without ids, of all attempts that the host knows."""
         if attempt_ids is None:
             return attempts_in(self._call(["poll"]))
         ids = list(dict.fromkeys(attempt_ids))

@@ -37,7 +37,7 @@ class UnreadableError(ValueError):
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one job holds on one node."""
+    """The share of a node that one job holds."""
 
     cpus: int
     memory_mib: int

@@ -96,7 +96,7 @@ def _feature(word: str, features: frozenset[str]) -> bool:
 
 
 def taken(snapshot: Snapshot, name: str) -> tuple[OthersShare, ...]:
-    """What is taken on a node by jobs that are not this owner's: each job by name, and the rest."""
+    """The share of a node that others' jobs hold: each job by name, and the rest."""
     node = snapshot.cluster.nodes.get(name)
     if node is None:
         return ()

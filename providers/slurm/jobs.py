@@ -30,7 +30,7 @@ SPARE_MINUTES = 5
 
 @struct(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """What is written for a rank before its job starts: its script, the runner's options, and its needs."""
+    """The script, the runner's options and the needs of a rank, written before its job starts."""
 
     script: str
     options: tuple[str, ...]

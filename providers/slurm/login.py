@@ -1,4 +1,4 @@
-"""Where Slurm's commands run: on this machine, or on a login node over SSH."""
+"""Runs Slurm's commands: on this machine, or on a login node over SSH."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ _OPTIONS: Mapping[str, Wrong] = {
     "login": _wrong_login,
     "start_seconds": _wrong_seconds,
 }
-"""No option names programs or configuration: a project may be a stranger's."""
+"""The allowed options. None names programs or configuration: a project may be a stranger's."""
 
 
 # ------------------------------------------------------------------------------ what Slurm's errors mean

@@ -59,7 +59,7 @@ class Slurm:
 
     @guarded
     def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[OthersShare, ...]]:
-        """What others' jobs hold on nodes."""
+        """The shares of nodes that others' jobs hold."""
         seen = self._looks.get()
         return {r.address.name: taken(seen, str(r.node.host.get("slurm", ""))) for r in nodes}
 
@@ -290,7 +290,7 @@ class Slurm:
 
     @guarded
     def expected(self, task: str, ranks: Sequence[tuple[Record, Shape]], seconds: int | None) -> float | None:
-        """By `sbatch --test-only`."""
+        """Ask `sbatch --test-only`."""
         needs = [jobs.need_of(node, share, seconds) for node, share in ranks]
         options = jobs.options_of(task, ranks[0][0], needs)
         return jobs.expected_in(self._place.ask("expect", *options).decode(errors="replace"))

@@ -45,7 +45,7 @@ WITNESS = "witness"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What one rank needs on one node."""
+    """The needs of one rank on one node."""
 
     host: str
     cpus: int

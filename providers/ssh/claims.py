@@ -52,7 +52,7 @@ class Claim(Owned):
 
     @property
     def thing(self) -> Thing:
-        """As the port has it."""
+        """The thing as the port has it."""
         return Thing(address=self.address, token=self.token, inputs=self.inputs, outputs=self.outputs)
 
     def text(self) -> bytes:
@@ -67,7 +67,7 @@ class Volume:
     claim: Claim
     held: Claim | None
     lost: str | None = None
-    """See `Thing.lost`."""
+    """How its content vanished: `Thing.lost`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class HostClaims:
         return (claim for claim in (self.node, *both) if claim and claim.owner == owner)
 
     def things(self, owner: str) -> tuple[Thing, ...]:
-        """As the port has them, each once."""
+        """The things as the port has them, each once."""
         mine = {(claim.address, claim.token): claim.thing for claim in self.of(owner)}
         for volume in self.volumes:
             key = volume.claim.address, volume.claim.token
@@ -236,7 +236,7 @@ class Volumes:
         return have.outputs
 
     def path(self, volume: Record) -> str:
-        """Where the data of a volume is now: the state folder may have been moved since it was recorded."""
+        """The present folder of a volume's data: the state folder may have moved since it was recorded."""
         root = scripts.enter(self._transport, self._root).root
         return f"{root}/volumes/{id_on_host(volume, 'volume')}/data"
 

@@ -30,7 +30,7 @@ _UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,60}")
 _EDITIONS = frozenset(("ada", "ti", "super", "max-q", "blackwell", "xt", "xtx", "gre"))
 
 _UNKNOWN = frozenset(("[n/a]", "n/a", "[not supported]", "not supported"))
-"""What a tool says of a value that the GPU does not have, as one that shares the host's memory."""
+"""The tools' words for a missing value: a GPU that shares the host's memory has none of its own."""
 _MIG = re.compile(r"MIG (\S+)\s+Device\s+(\d{1,3}): \(UUID: (MIG-[A-Za-z0-9/-]{1,100})\)")
 _MIG_MEMORY = re.compile(r"\.(\d{1,4})gb")
 
@@ -40,9 +40,9 @@ class Gpu:
     """One GPU of a host, or one MIG instance of a GPU."""
 
     index: int
-    """Of the GPU, in the order of PCI addresses."""
+    """The GPU's index in the order of PCI addresses."""
     name: str
-    """As declarations write it: `H100`, `RTX4090`, `MI300X`, `A100-3g.20gb` for a MIG instance."""
+    """The name as declarations write it: `H100`, `RTX4090`, `MI300X`, `A100-3g.20gb` for a MIG instance."""
     memory_mib: int | None
     """None if it has none of its own."""
     used_mib: int = 0
@@ -55,7 +55,7 @@ class Gpu:
 
     @property
     def id(self) -> str:
-        """What is recorded of it: the UUID, which stays with it, or where the tool tells none, the index."""
+        """The recorded id: the UUID, which stays with the GPU, or the index if the tool reports none."""
         return self.uuid or str(self.index)
 
 

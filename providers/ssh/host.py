@@ -145,12 +145,12 @@ def check_options(options: Mapping[str, object], driver: str, allowed: Mapping[s
 
 
 def wrong_path(value: object) -> str | None:
-    """See `Wrong`, of a path."""
+    """What is wrong with the value as a path; None if nothing is."""
     return None if isinstance(value, str) and re.fullmatch(r"[^\0\n]+", value) else "is not a path"
 
 
 def wrong_root(value: object) -> str | None:
-    """See `Wrong`, of a folder for everything on a host."""
+    """What is wrong with the value as a folder for everything on a host; None if nothing is."""
     absolute = isinstance(value, str) and value.startswith("/") and value.strip("/")
     return wrong_path(value) or (None if absolute else "is not an absolute path below `/`")
 

@@ -37,7 +37,7 @@ from providers.ssh.known_hosts import Checked, Trust
 from providers.transport import ConnectionLost, Finished
 
 HANDSHAKES = 16
-"""At once, of one process: each needs the CPU, and has a deadline."""
+"""Connections of one process at once: each needs the CPU and has a deadline."""
 LONG_HANDSHAKE = 1.0
 """Seconds after which a handshake only waits for its host."""
 SHORT, LONG = 3, 5

@@ -44,7 +44,7 @@ SECONDS = 40.0
 """Seconds for the whole look; a GPU tool may take 10 of them."""
 MEBIBYTE = 1024 * 1024
 MOST_NAMED = 8
-"""So many GPUs are named one by one."""
+"""Up to this number, GPUs are named one by one."""
 LEAST_FREE_MIB = 32
 LEAST_FILES = 1000
 LEAST_MEMORY_MIB = 64
@@ -56,11 +56,11 @@ LAST_SECOND = 1e11
 TOLERANCE = 0.95
 """Kernels keep a little memory back, and not always the same."""
 SOLD = 0.85
-"""Of memory and disks that are declared as sold: firmware, kernels and filesystems take their part."""
+"""The share of declared memory and disks that must be there: firmware and filesystems take a part."""
 READS = 'eval "$(cat)"'
 """A shell that reads all of a script before it begins: it is too long for a command line."""
 GPU_TOOLS = frozenset(("nvidia-smi", "rocm-smi"))
-"""Those that tell a host's GPUs. Where there is none, nobody can be asked."""
+"""The tools that report a host's GPUs."""
 REACH_SECONDS = 5
 """Seconds of a try. A missing neighbour is noticed within three."""
 PORTS = (29500, 49151)
@@ -135,14 +135,14 @@ def _of_gpus(own: Sequence[gpus.Gpu]) -> dict[str, Any]:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What is declared of a host, and recorded of its node."""
+    """The shape that is declared of a host and recorded of its node."""
 
     resources: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `Shape`."""
     choice: tuple[int | str, ...] = ()
     """Its `gpus`: indexes, UUIDs and models. Empty: all."""
     trusted: bool = False
-    """What is declared counts without being there."""
+    """Declared things count without being there."""
     recorded: Shape | None = None
     """The shape with which its node was made: it must still have as much."""
     devices: tuple[str, ...] = ()
@@ -405,7 +405,7 @@ def _unfit(facts: Facts, declared: Declared) -> list[str]:
 
 
 def _falls_short(facts: Facts, declared: Declared) -> list[str]:
-    """What is declared of a host that it does not have, with both numbers."""
+    """The declared things that a host does not have, with both numbers."""
     short: list[str] = []
     for key, has, word, part in (
         ("cpu", len(facts.cpus), "CPUs", 1.0),
@@ -443,7 +443,7 @@ def _full_disk(facts: Facts) -> list[str]:
 
 
 def _lacks(facts: Facts, declared: Declared) -> list[str]:
-    """What the host no longer has of its shape when its node was made."""
+    """The things that the host has lost since its node was made."""
     out: list[str] = []
     shape, recorded = declared.shape_of(facts), declared.recorded
     if recorded is None:
@@ -516,7 +516,7 @@ def _remarks(facts: Facts, declared: Declared) -> list[str]:
 
 
 def _risk(facts: Facts, *, is_node: bool) -> Risk | None:
-    """Where the state folder may lose what is in it."""
+    """The reason why the state folder may lose its content."""
     where = f"its state and volumes are in {facts.root}"
     cleaned = f"old files in {facts.cleaned} are deleted, as by systemd-tmpfiles" if facts.cleaned else ""
     if facts.later:

@@ -109,7 +109,7 @@ class Ssh(RanksOfNodes):
 
     @guarded
     def find(self, address: Address, token: str) -> Thing | None:
-        """It asks the host of that name, or all hosts if no host has it."""
+        """Ask the host of that name, or all hosts if no host has it."""
         hosts = self._config.hosts
         alone = address.kind == "node" and address.name in hosts
         looks, faults = self._look_at({address.name: hosts[address.name]} if alone else hosts)
@@ -296,7 +296,7 @@ class Ssh(RanksOfNodes):
 
     @guarded
     def reaches(self, node: Record, address: str) -> str | None:
-        """It tries the port by which this host itself is reached, and others."""
+        """Try the port by which this host itself is reached, and others."""
         transport = self.transport(node)
         return probe.reaches(transport, address, transport.host.port)
 
@@ -390,7 +390,7 @@ def _key(node: Record) -> str:
 
 
 def declared_of(fields: Mapping[str, Any]) -> Declared:
-    """What is declared of a host, which counts more than what it reports."""
+    """The declared shape of a host, which outranks the reported one."""
     resources = fields.get("resources") or {}
     if not isinstance(resources, Mapping) or set(resources) - set(Shape.__dataclass_fields__):
         summary = f"the declared resources of {fields.get('hostname')} cannot be {resources!r}"

@@ -38,4 +38,4 @@ __all__ = ["NODE", "VOLUME", "Conformance", "Crowd", "Packed", "Place", "Spoilt"
 
 
 class Conformance(Things, Spoiled, Crowd, Ranks):
-    """What holds for every provider. See the module's docstring for how to use it."""
+    """The rules for every provider. The module's docstring says how to use it."""

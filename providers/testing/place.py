@@ -97,7 +97,7 @@ class Place:
         return self.node("gpu-1")
 
     def after(self, node: Record) -> Record:
-        """As `beside`, once `node` is gone."""
+        """Like `beside`, once `node` is gone."""
         return self.beside(node)
 
     def attachment(self, rank: str, volume: Record, node: Record) -> Record:
@@ -139,7 +139,7 @@ class Place:
         return until(look, self.suite.rank_seconds) or RankStatus(state=RankState.PENDING)
 
     def run(self, node: Record, attempt: str, *commands: str, **options: Any) -> str:
-        """As `start`, to the end of the attempt; its log."""
+        """Run an attempt to its end, and return its log."""
         self.start(node, attempt, *commands, **options)
         self.ended(node, attempt)
         return self.log(node, attempt)
@@ -186,7 +186,6 @@ class Packed:
 
     @contextmanager
     def open(self) -> Iterator[Archive]:
-        """See the port."""
         self.opened += 1
         yield Archive(source=io.BytesIO(self.content), size=len(self.content), sha256=self.digest)
 
@@ -206,7 +205,7 @@ def launch(attempt: str, *commands: str, **options: Any) -> Launch:
 
 
 class Spoilt(StrEnum):
-    """How the connection to a place is bad."""
+    """The faults of a bad connection to a place."""
 
     LOST = "lost"
     """Creates succeed, and their answers never arrive."""
@@ -219,14 +218,14 @@ class Spoilt(StrEnum):
 
 
 class Base:
-    """What a subclass of the suite says of its provider, and the fixtures of the tests."""
+    """The facts that a subclass of the suite states about its provider, and the fixtures of the tests."""
 
     backend = "under-test"
     """The name that `make` configures."""
     node_inputs: Mapping[str, Any] = NODE
     volume_inputs: Mapping[str, Any] = VOLUME
     larger: Mapping[str, Any] = {**VOLUME, "size": "2GB", "tags": {"team": "a"}}
-    """What a volume may become in place."""
+    """The inputs that a volume may get in place."""
     volumes = True
     ranks = True
     many = 12

@@ -115,7 +115,7 @@ def lived(writer: Writer, *, rank: RankState | None = RankState.RUNNING) -> None
     writer.adopt(record(HELD, of_attachment("train-0", "gpu-0", "data"), NODE, DISK, PLACE))
     if rank is not None:
         writer.adopt(record(RANK, OF_RANK, PLACE, HELD))
-        writer.observe_rank("train-0", RankStatus(state=rank))
+        writer.observe_ranks({"train-0": RankStatus(state=rank)})
 
 
 def aged(intent: Intent, seconds: float | None) -> Intent:
@@ -343,7 +343,7 @@ def test_other_ranks_keep_their_volumes(writer: Writer) -> None:
 def test_a_place_that_waits_for_its_start_is_kept(writer: Writer) -> None:
     """Its rank is not recorded, though one of its name has ended."""
     lived(writer, rank=None)
-    writer.observe_rank("train-0", RankStatus(state=RankState.FAILED))
+    writer.observe_ranks({"train-0": RankStatus(state=RankState.FAILED)})
     release_ended(writer, Cloud(), lambda: NOW)  # type: ignore[arg-type]
     assert PLACE in writer.state().records
 

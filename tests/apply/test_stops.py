@@ -222,7 +222,7 @@ def test_a_rank_that_never_started_is_recorded_as_stopped(
     """
     for rank in recorded:
         writer.adopt(rank)
-        writer.observe_rank(rank.address.name, RankStatus(state=DONE))
+        writer.observe_ranks({rank.address.name: RankStatus(state=DONE)})
     for number in started:
         writer.begin("create", Address("rank", f"job-{number}"), "local", {})
     want = TaskWant(spec=spec(Task, {"name": "job", "commands": ["true"], "nodes": 3}))

@@ -49,7 +49,7 @@ def test_who_lost_its_connection_and_not_its_lease_leads_on(tmp_path, monkeypatc
     """Once the lease is over it takes another one, or another loop does."""
     with open_store(f"sqlite:///{tmp_path}/state.db") as store, store.lock("test") as writer:
         writer.ensure_lineage()
-        first, second, renew, clock = store.leader(), store.leader(), lock.renew, time.clock_gettime
+        first, second, renew, clock = store.loop.leader(), store.loop.leader(), lock.renew, time.clock_gettime
         for slept in (0.0, LEASE_SECONDS + 1):
             assert first.lead()
             before = first.holder()

@@ -116,7 +116,7 @@ def target(receiver, name="ops", secret=SECRET, **more):
 
 def tell(store, *types):
     for name in types:
-        store.write_event(name, "a/b", {"n": 1})
+        store.events.write(name, "a/b", {"n": 1})
 
 
 def clock():

@@ -26,7 +26,7 @@ def store(new_state):
 
 
 def types(store, cursor=0):
-    return [(e.type, e.address) for e in store.events(cursor)]
+    return [(e.type, e.address) for e in store.events.after(cursor)]
 
 
 def finished(writer, op="create", address=DATA):
@@ -43,13 +43,13 @@ def test_what_a_backend_was_asked_for_is_told_once_it_ended(store):
         writer.fail(failing, "quota exceeded")
         intent = finished(writer, "delete")
         writer.finish(intent)
-    made, failed, gone = store.events(0)
+    made, failed, gone = store.events.after(0)
     assert [made.id, failed.id, gone.id] == [1, 2, 3]
     assert (made.type, failed.type, gone.type) == ("volume.created", "volume.update_failed", "volume.deleted")
     assert failed.detail["error"] == "quota exceeded"
     assert made.detail["doing"] == "apply"
-    assert store.events(2) == (gone,)
-    assert store.event_bounds() == (1, 3)
+    assert store.events.after(2) == (gone,)
+    assert store.events.bounds() == (1, 3)
 
 
 def test_states_are_told_when_they_change_and_only_then(store):
@@ -60,7 +60,7 @@ def test_states_are_told_when_they_change_and_only_then(store):
         for seen in (ready, ready, lost, lost, ready):
             writer.observe_nodes(seen)
         for status in (RankStatus(state=RankState.RUNNING), failed, failed):
-            writer.observe_rank("train-0", status)
+            writer.observe_ranks({"train-0": status})
     assert types(store) == [
         ("node.ready", "node/gpu-0"),
         ("node.unreachable", "node/gpu-0"),
@@ -68,8 +68,8 @@ def test_states_are_told_when_they_change_and_only_then(store):
         ("rank.running", "rank/train-0"),
         ("rank.failed", "rank/train-0"),
     ]
-    assert store.events(1)[0].detail == {"reason": "no route"}
-    assert store.events(4)[0].detail == {"exit_code": 3, "cause": "exit code 3"}
+    assert store.events.after(1)[0].detail == {"reason": "no route"}
+    assert store.events.after(4)[0].detail == {"exit_code": 3, "cause": "exit code 3"}
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ def test_a_task_has_one_end(store, criteria, ends, told_of):
         writer.observe_ranks({f"train-{r}": RankStatus(state=RankState.RUNNING) for r in range(2)})
         seen: list[int] = []
         for count, (rank, state) in enumerate(ends, 1):
-            writer.observe_rank(f"train-{rank}", RankStatus(state=RankState(state), cause="why"))
-            if any(e.type.startswith("task.") for e in store.events(0)) and not seen:
+            writer.observe_ranks({f"train-{rank}": RankStatus(state=RankState(state), cause="why")})
+            if any(e.type.startswith("task.") for e in store.events.after(0)) and not seen:
                 seen.append(count)
     assert seen == told_of
-    ended = [e for e in store.events(0) if e.type.startswith("task.")]
+    ended = [e for e in store.events.after(0) if e.type.startswith("task.")]
     assert [e.type for e in ended] == [f"task.{'failed' if ends[0][1] == 'failed' else 'succeeded'}"]
     assert ended[0].detail == {"cause": "why"}
 
@@ -110,14 +110,14 @@ def test_a_step_that_is_undone_is_not_told_of(store):
 def test_what_users_do_is_told(store):
     with store.lock("stop") as writer:
         writer.log("stop", Address("task", "train"))
-    store.note("exec", Address("rank", "train-0"), "exec")
-    store.write_event("reconcile.failed", "project/lab", {"summary": "410 of 400 USD/h", "none": None})
+    store.journal.note("exec", Address("rank", "train-0"), "exec")
+    store.events.write("reconcile.failed", "project/lab", {"summary": "410 of 400 USD/h", "none": None})
     assert types(store) == [
         ("task.stop_requested", "task/train"),
         ("rank.exec", "rank/train-0"),
         ("reconcile.failed", "project/lab"),
     ]
-    assert store.events(2)[0].detail == {"summary": "410 of 400 USD/h"}
+    assert store.events.after(2)[0].detail == {"summary": "410 of 400 USD/h"}
 
 
 def test_numbers_grow_whoever_writes(store):
@@ -128,7 +128,7 @@ def test_numbers_grow_whoever_writes(store):
         def write_event(name):
             begin.wait()
             for i in range(10):
-                store.write_event("node.ready", f"{name}/{i}", {})
+                store.events.write("node.ready", f"{name}/{i}", {})
 
         threads = [threading.Thread(target=write_event, args=(name,)) for name in ("a", "b")]
         for thread in threads:
@@ -138,7 +138,7 @@ def test_numbers_grow_whoever_writes(store):
             writer.observe_nodes({"n": Readiness(state=NodeState.READY if i % 2 else NodeState.FAILED)})
         for thread in threads:
             thread.join()
-    assert [e.id for e in store.events(0)] == list(range(1, 31))
+    assert [e.id for e in store.events.after(0)] == list(range(1, 31))
 
 
 def test_old_events_are_dropped_unless_somebody_waits_for_them(store, monkeypatch):
@@ -146,10 +146,10 @@ def test_old_events_are_dropped_unless_somebody_waits_for_them(store, monkeypatc
 
     def more(count):
         for _ in range(count):
-            store.write_event("node.ready", "a/b", {})
+            store.events.write("node.ready", "a/b", {})
         with store.lock("apply"):
             pass
-        return store.event_bounds()
+        return store.events.bounds()
 
     assert more(5) == (3, 5)
     assert store.hooks.claim("ops", 10.0) is not None

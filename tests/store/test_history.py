@@ -116,13 +116,14 @@ def test_no_more_entries_are_read_than_are_shown(tmp_path, monkeypatch):
 
     with open_store(f"sqlite:///{tmp_path}/state.db") as store:
         for i in range(35):
-            store.note("drain", Address("node", f"gpu-{i % 5}"), "a test")
+            store.journal.note("drain", Address("node", f"gpu-{i % 5}"), "a test")
         monkeypatch.setattr(Connection, "select", counted)
-        assert [o.address for o in store.history((), 3)] == ["node/gpu-4", "node/gpu-3", "node/gpu-2"]
+        last = store.journal.operations((), 3)
+        assert [o.address for o in last] == ["node/gpu-4", "node/gpu-3", "node/gpu-2"]
         assert fetched == [3]
         fetched.clear()
-        assert len(store.history(["node/gpu-4"], 2)) == 2
+        assert len(store.journal.operations(["node/gpu-4"], 2)) == 2
         assert fetched == [10]
         fetched.clear()
-        assert len(store.history(["node/gpu-4"], None)) == 7
+        assert len(store.journal.operations(["node/gpu-4"], None)) == 7
         assert fetched == [10, 10, 10, 5]

@@ -67,7 +67,7 @@ class Times:
         self.clock.now += seconds
         names = ("ends",) if self.url.startswith("sqlite") else ("since", "expires", "ends")
         moved = ", ".join(f"{name} = {name} - :seconds" for name in names)
-        with open_store(self.url) as store, store._writable().writing() as connection:
+        with open_store(self.url) as store, store.writable().writing() as connection:
             connection.execute(f"UPDATE writer_lock SET {moved}", seconds=seconds)
 
     def left(self, info: LockInfo | None) -> float:
@@ -75,7 +75,7 @@ class Times:
         assert info
         with (
             open_store(self.url, clock=self.clock) as store,
-            store._writable().reading() as connection,
+            store.writable().reading() as connection,
         ):
             return info.expires - connection.database.now(connection)
 
@@ -438,7 +438,7 @@ def test_a_holder_whose_lock_was_taken_away_is_told_of_no_other_one(store) -> No
 @pytest.mark.parametrize("doing", ["apply", locks.RECONCILING])
 def test_only_a_loop_is_asked_for_the_lock(store, url, doing) -> None:
     """It can wait. A command that is at work is not told, and goes on to its end."""
-    database = store._writable()
+    database = store.writable()
     with store.lock(doing, 0) as writer, open_store(url, wait=lambda _: None) as other:
 
         def is_asked() -> bool:
@@ -476,7 +476,7 @@ def test_who_asks_at_once_has_asked(tmp_path) -> None:
     """At the second at which the lock was taken, too; not who asked the holder before."""
     now = [1000.0]
     with open_store(f"sqlite:///{tmp_path}/state.db", clock=lambda: now[0]) as store:
-        database = store._writable()
+        database = store.writable()
         with store.lock("reconcile", 0) as writer:
             locks.ask(database)
             with database.reading() as connection:

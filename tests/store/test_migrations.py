@@ -55,7 +55,7 @@ def copy(path: Path, url: str) -> None:
     """Move the tables of a state file, of whatever format, to another database that has none yet."""
     with closing(sqlite3.connect(path)) as source, open_store(url) as store:
         source.row_factory = sqlite3.Row
-        with store._writable().writing() as connection:
+        with store.writable().writing() as connection:
             for table, columns in schema.COLUMNS.items():
                 connection.execute(f"DELETE FROM {table}")
                 there = {row["name"] for row in source.execute(f"PRAGMA table_info({table})")}
@@ -141,12 +141,14 @@ def test_every_format_is_brought_up_to_date_in_every_database(tmp_path, new_stat
     with open_store(url, root=tmp_path, notify=told.append) as store:
         assert store.pull() == expected(number)
         with store.lock("apply") as writer:
-            writer.observe_rank("train-0", RankStatus(state=RankState.RUNNING, confinement="soft: affinity"))
+            writer.observe_ranks(
+                {"train-0": RankStatus(state=RankState.RUNNING, confinement="soft: affinity")}
+            )
             writer.observe_nodes({"gpu-0": Readiness(state=NodeState.READY, can=frozenset({"hard"}))})
             begun = writer.begin("create", Address("volume", "new"), "local", {"size": "1GB"})
         assert store.read().ranks["train-0"].confinement == "soft: affinity"
         assert store.read().readiness["gpu-0"].can == frozenset({"hard"})
-        newest, before, *_ = store.history([], None)
+        newest, before, *_ = store.journal.operations([], None)
         assert (newest.host, newest.doing) == (socket.gethostname(), "apply")
         assert (before.host, before.doing) == ((None, None) if number < 2 else ("elsewhere", "apply"))
         with store.lock("apply") as writer:
@@ -163,7 +165,7 @@ def test_who_only_reads_reads_every_format_and_changes_none(tmp_path, new_state,
         with open_store(url, root=tmp_path, read_only=True) as store:
             assert store.pull() == expected(number)
             assert store.check() == []
-            assert store.history([], None)
+            assert store.journal.operations([], None)
     told: list[str] = []
     open_store(url, root=tmp_path, notify=told.append).close()
     assert len(told) == (number < FORMAT_VERSION), "it was still of its own format"

@@ -279,7 +279,7 @@ def test_what_the_server_says_in_the_middle(postgres, postgres_url, state, expec
 def test_nothing_hangs_for_ever(postgres_url) -> None:
     """Each transaction has its time limits, whatever the server's are, and a name for its administrator."""
     with open_store(postgres_url()) as store, store.lock("test"):
-        for way in (store._writable().reading, store._writable().writing):
+        for way in (store.writable().reading, store.writable().writing):
             with way() as connection:
                 limits = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
                 for name in limits:
@@ -300,7 +300,7 @@ def test_who_is_stopped_in_the_middle_of_a_write_keeps_no_lock(postgres_url) -> 
         def __iter__(self) -> Iterator[dict[str, Any]]:
             for value in list(self.copy()):
                 time.sleep(0.05)  # what was sent has come
-                with open_store(url) as other, other._writable().writing() as connection:
+                with open_store(url) as other, other.writable().writing() as connection:
                     connection.execute("SELECT id FROM writer_lock FOR UPDATE NOWAIT")
                     free.append(value)
                 yield value
@@ -309,7 +309,7 @@ def test_who_is_stopped_in_the_middle_of_a_write_keeps_no_lock(postgres_url) -> 
         writer.ensure_lineage()
         names = Values([{"name": "a"}, {"name": r"50% of; 'b' \\"}])
         write = Write("UPDATE meta SET project = :name", names, 2)
-        database: Any = store._writable()
+        database: Any = store.writable()
         with database.reading() as connection:
             found = journal.last_id(connection)
         assert database.send([write], writer.lease, found)
@@ -334,7 +334,7 @@ def steps(store: Store) -> None:
             Record(address=held, backend=None, inputs={"node": "gpu-0", "blocks": [0]}), "gpu-0", (0,)
         )
         writer.finish(writer.begin("create", rank, "local", {}, [held]), {"id": "r"})
-        writer.observe_rank("train-0", RankStatus(state=RankState.SUCCEEDED))
+        writer.observe_ranks({"train-0": RankStatus(state=RankState.SUCCEEDED)})
         writer.observe_nodes({"gpu-0": Readiness(state=NodeState.READY)})
         writer.set_needs(rank, ())
         writer.release(held, 5.0)
@@ -382,7 +382,7 @@ class Breaking:
 
     def __init__(self, store: Store, number: int, *, after: bool) -> None:
         self.number, self.after, self.seen = number, after, 0
-        database: Any = store._writable()
+        database: Any = store.writable()
         self.commit = database.commit
         database.commit = self.broken
 

@@ -509,7 +509,7 @@ def test_what_is_forgotten_leaves_no_contradiction(store):
         with pytest.raises(StateError) as caught:
             writer.drop(rank)
         assert code(caught) == "not-recorded"
-    assert [(o.op, o.address) for o in store.history(limit=3)] == [
+    assert [(o.op, o.address) for o in store.journal.operations(limit=3)] == [
         ("forget", "reservation/train-0"),
         ("forget", "attachment/train-0.data-0"),
         ("forget", "rank/train-0"),
@@ -561,15 +561,15 @@ def test_history_follows_a_rename(store):
         writer.fail(writer.begin("update", Address("node", "gpu-0"), "local", {}), "no capacity")
         writer.move(plan(writer.state(), typed("fleet/gpu"), typed("fleet/big")))
         writer.begin("update", Address("node", "big-0"), "local", {})
-    found = store.history(["node/big-0"])
+    found = store.journal.operations(["node/big-0"])
     assert [(o.op, o.address, o.was, o.result, o.error) for o in found] == [
         ("update", "node/big-0", None, None, None),
         ("move", "node/big-0", "node/gpu-0", "done", None),
         ("update", "node/gpu-0", None, "failed", "no capacity"),
     ]
-    assert [o.op for o in store.history(["node/gpu-0"])] == ["move", "update"]
-    assert [o.op for o in store.history(limit=2)] == ["update", "move"]
-    assert store.history(["node/x"]) == []
+    assert [o.op for o in store.journal.operations(["node/gpu-0"])] == ["move", "update"]
+    assert [o.op for o in store.journal.operations(limit=2)] == ["update", "move"]
+    assert store.journal.operations(["node/x"]) == []
     assert Path(store.url.removeprefix("sqlite:///")).exists()
 
 

@@ -639,12 +639,12 @@ def test_observing_is_not_changing(store, writer) -> None:
     running = RankStatus(state=RankState.RUNNING, started_at=1.5, mounted=("/data",))
     ended = replace(running, state=RankState.FAILED, exit_code=3, cause="exit code 3", ended_at=9.25)
     ready = Readiness(state=NodeState.READY, observed_at=2.0)
-    writer.observe_rank("train-0", running)
+    writer.observe_ranks({"train-0": running})
     writer.observe_nodes({"gpu-0": ready})
     writer.set_idle("gpu-0", None)
     assert store.read().ranks == {"train-0": running}
     assert store.read().readiness == {"gpu-0": ready}
-    writer.observe_rank("train-0", ended)
+    writer.observe_ranks({"train-0": ended})
     writer.set_needs(RANK, ())
     writer.release(Address("reservation", "train-0"), 10.0, observed=True)
     seen = store.read()
@@ -692,14 +692,14 @@ def test_a_new_life_starts_unknown(writer) -> None:
     node(writer)
     make(writer, RANK)
     for _ in range(2):
-        writer.observe_rank("train-0", RankStatus(state=RankState.SUCCEEDED))
+        writer.observe_ranks({"train-0": RankStatus(state=RankState.SUCCEEDED)})
         writer.observe_nodes({"gpu-0": Readiness(state=NodeState.READY)})
         again = writer.begin("create", RANK, "local", {})
         writer.begin("create", NODE, "local", {})
         assert (writer.state().ranks, writer.state().readiness) == ({}, {})
         writer.fail(again, "x")
         writer.fail(writer.begin("create", NODE, "local", {}), "x")
-    writer.observe_rank("train-0", RankStatus(state=RankState.SUCCEEDED))
+    writer.observe_ranks({"train-0": RankStatus(state=RankState.SUCCEEDED)})
     writer.finish(writer.begin("delete", RANK, "local", {}))
     assert writer.state().ranks == {}
 
@@ -712,7 +712,7 @@ def test_an_attachment_holds_the_blocks_until_it_is_gone(store, writer) -> None:
     make(writer, attachment, (Address("reservation", "train-0"),), **inputs)
     make(writer, RANK, (attachment,))
     serial = writer.state().serial
-    writer.observe_rank("train-0", RankStatus(state=RankState.SUCCEEDED))
+    writer.observe_ranks({"train-0": RankStatus(state=RankState.SUCCEEDED)})
     writer.set_needs(RANK, ())
     with pytest.raises(StateError) as caught:
         writer.release(Address("reservation", "train-0"), 3.0, observed=True)
@@ -780,7 +780,7 @@ def test_blocks_are_given_back_once_all_volumes_are_off(store, writer) -> None:
         needs = (Address("reservation", "train-0"), Address("volume", volume))
         make(writer, Address("attachment", f"train-0.{volume}"), needs, **inputs, variable="DATA")
     make(writer, RANK, (Address("reservation", "train-0"),))
-    writer.observe_rank("train-0", RankStatus(state=RankState.SUCCEEDED))
+    writer.observe_ranks({"train-0": RankStatus(state=RankState.SUCCEEDED)})
     backends = Disks({}, Path(), "x")
     release_ended(writer, backends, lambda: 9.0)
     assert {a.name for a in writer.state().records if a.kind == "attachment"} == {"train-0.data-1"}
@@ -822,7 +822,7 @@ def test_a_reader_sees_one_moment_and_waits_for_nobody(store, writer) -> None:
 def test_pull_is_json(store, writer) -> None:
     node(writer)
     reserve(writer, "train-0", "gpu-0", 2, 3)
-    writer.observe_rank("train-0", RankStatus(state=RankState.RUNNING, mounted=("/data",)))
+    writer.observe_ranks({"train-0": RankStatus(state=RankState.RUNNING, mounted=("/data",))})
     writer.set_idle("gpu-9", 4.0)
     writer.begin("create", VOLUME, "local", {"zone": None})
     data = json.loads(json.dumps(store.pull()))
@@ -1241,7 +1241,7 @@ def test_what_a_failed_step_has_read_is_read_again(store, writer) -> None:
     )
     assert [str(error or "") for error in found] == ["", "it is not to be", ""]
     assert store.read().lineage not in (*lost, None)
-    assert [operation.op for operation in store.history()] == ["create", "forget"]
+    assert [operation.op for operation in store.journal.operations()] == ["create", "forget"]
     assert store.check() == []
 
 
@@ -1344,7 +1344,7 @@ def test_a_new_state_is_made_and_copied_in_few_round_trips(postgres_url, monkeyp
 
 
 def test_a_connection_that_was_lost_before_its_last_answer_can_be_closed(server_store) -> None:
-    with server_store._writable().reading() as connection:
+    with server_store.writable().reading() as connection:
         raw = connection.raw
         connection.execute("SELECT 1")
     assert raw.ending
@@ -1355,7 +1355,7 @@ def test_a_connection_that_was_lost_before_its_last_answer_can_be_closed(server_
 
 def test_a_read_on_a_server_is_one_message_and_a_second_one_waits_for_the_first(server_store) -> None:
     """The answer to its COMMIT is read with the next use."""
-    database = server_store._writable()
+    database = server_store.writable()
     with database.reading() as connection:
         raw = connection.raw
         assert connection.execute("SELECT 40 + :its_more AS sum", its_more=2).scalar() == 42
@@ -1385,7 +1385,7 @@ def test_a_connection_that_was_lost_while_idle_is_replaced(server_store, monkeyp
     """It is noticed before its next transaction: at once if the server reported it, else by asking."""
     if not fresh:
         monkeypatch.setattr(server_connection, "FRESH", 0.0)
-    database = server_store._writable()
+    database = server_store.writable()
     with database.reading() as connection:
         raw = connection.raw
         pid = raw.info.backend_pid
@@ -1401,11 +1401,11 @@ def test_an_entry_of_a_command_without_the_lock_keeps_its_number(server_store) -
     with server_store.lock("test") as writer:
         writer.log("forget", NODE)
         with open_store(server_store.url) as other:
-            other.note("shell", NODE, "fleetform exec")
+            other.journal.note("shell", NODE, "fleetform exec")
         with pytest.raises(UnreachableError):
             writer.log("forget", VOLUME)
         writer.log("forget", VOLUME)
-    assert [(entry.id, entry.op) for entry in server_store.history()] == [
+    assert [(entry.id, entry.op) for entry in server_store.journal.operations()] == [
         (3, "forget"),
         (2, "shell"),
         (1, "forget"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Self
 
@@ -87,8 +87,7 @@ class Draft:
     @property
     def backends(self) -> list[str]:
         """The backends that it names; the file may have anything there."""
-        value = self.fields.get("backends")
-        return [str(name) for name in value] if isinstance(value, list) else []
+        return [str(name) for name in list_of(self.fields.get("backends"))]
 
     def note(self, text: str, path: Path = (), line: str = "") -> None:
         """Note something about the value at `path` of the file that is converted, or about one line of it."""
@@ -203,6 +202,24 @@ def remove(data: Any, path: Sequence[str | int]) -> bool:
     return False
 
 
+def mapping_of(value: Any) -> dict[Any, Any]:
+    """The value if it is a mapping, else an empty one."""
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def list_of(value: Any) -> list[Any]:
+    """The value if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def unused_name(name: str, names: Collection[str]) -> str:
+    """The name, with a number if it is taken."""
+    new, number = name, 2
+    while new in names:
+        new, number = f"{name[:37].rstrip('-')}-{number}", number + 1
+    return new
+
+
 def name_of(text: object, default: str | None, notes: list[str]) -> str | None:
     """A valid name: the text, or the nearest valid name, or the default. A change is added to `notes`."""
     near = re.sub(r"[^a-z0-9]+", "-", str(text or "").lower()).strip("-")
@@ -282,9 +299,7 @@ def keep_apart(drafts: Sequence[Draft]) -> None:
         name, names = draft.fields.get("name"), taken.setdefault(draft.kind, set())
         if not isinstance(name, str):
             continue
-        new, number = name, 2
-        while new in names:
-            new, number = f"{name[:37].rstrip('-')}-{number}", number + 1
+        new = unused_name(name, names)
         names.add(new)
         if new != name:
             draft.fields["name"] = new

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative.language.importers.command_notes import Commands, note_clone, note_rights
-from declarative.language.importers.drafts import Draft, Noted, known_backends, name_of
+from declarative.language.importers.drafts import Draft, Noted, known_backends, list_of, name_of
 from declarative.language.source import Document, Path
 from declarative.model.schema import BadValueError, fields_of, ignored_of
 from declarative.model.spec import DOCUMENTS, Resources
@@ -133,7 +133,7 @@ def _ask_by_default(draft: Draft) -> None:
     fields = draft.fields
     if draft.kind == "volume" or {"ssh_config", "instance_ids", "partition"} & set(fields):
         return
-    groups = [group for group in _listed(fields.get("groups")) if isinstance(group, dict)]
+    groups = [group for group in list_of(fields.get("groups")) if isinstance(group, dict)]
     for each in [group for group in groups if group.get("resources")] or [fields]:
         if each.get("resources") is None:
             each["resources"] = {}
@@ -154,10 +154,6 @@ def _of_nvidia(gpu: Any) -> Any:
             as_dict = isinstance(gpu, dict)
             return {"vendor": Noted("nvidia", note), **gpu} if as_dict else Noted(f"nvidia:{gpu}", note)
     return gpu
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _without_arch(draft: Draft, resources: dict[str, Any]) -> None:
@@ -196,7 +192,7 @@ def _fit_task(draft: Draft) -> None:
                 fleets[i] = name.partition("/")[2]
                 why = f"a fleet of another project; declare `{fleets[i]}` in this one"
                 draft.note(f"`fleets` ({name}): {why}", ("fleets", i))
-    for i, item in enumerate(_listed(fields.get("volumes"))):
+    for i, item in enumerate(list_of(fields.get("volumes"))):
         folder = item.get("instance_path") if isinstance(item, Mapping) else str(item).partition(":")[0]
         if str(folder).startswith("/") and not (isinstance(item, Mapping) and item.get("optional")):
             why = "dstack makes it where it is missing, and here the rank fails: make it on the nodes"
@@ -207,7 +203,7 @@ def _fit_task(draft: Draft) -> None:
     _fit_folders(draft, commands)
     mounted = [
         str(each["path"]) if isinstance(each, Mapping) else each.rpartition(":")[2]
-        for each in _listed(fields.get("volumes"))
+        for each in list_of(fields.get("volumes"))
         if isinstance(each, str) or (isinstance(each, Mapping) and each.get("path"))
     ]
     note_rights(draft, commands, "dstack", mounted)
@@ -215,7 +211,7 @@ def _fit_task(draft: Draft) -> None:
 
 def _commands(draft: Draft) -> Commands:
     """All commands of the task, those of its groups too."""
-    groups = _listed(draft.fields.get("groups"))
+    groups = list_of(draft.fields.get("groups"))
     within: list[tuple[Path, Any]] = [
         ((), draft.fields),
         *((("groups", i), group) for i, group in enumerate(groups)),
@@ -223,7 +219,7 @@ def _commands(draft: Draft) -> Commands:
     return [
         ((*path, "commands", i), str(command))
         for path, each in within
-        for i, command in enumerate(_listed(each.get("commands")) if isinstance(each, Mapping) else ())
+        for i, command in enumerate(list_of(each.get("commands")) if isinstance(each, Mapping) else ())
     ]
 
 

@@ -13,7 +13,7 @@ from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from declarative.language.importers.drafts import Draft, Noted, name_of
+from declarative.language.importers.drafts import Draft, Noted, mapping_of, name_of, unused_name
 from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.spec.text import NAME
@@ -48,9 +48,7 @@ class FreeNames:
         """The text as a name, or the default; with a number if the name is taken."""
         plain = default if NAME.fullmatch(default) else "imported"
         base = name_of(text, plain, notes) or plain
-        name, number = base, 2
-        while name in self._taken:
-            name, number = f"{base[:37].rstrip('-')}-{number}", number + 1
+        name = unused_name(base, self._taken)
         if name != base:
             notes.append(f"another has the name `{base}`")
         self._taken.add(name)
@@ -272,17 +270,12 @@ def of_tree(data: Any, hosts: HostList, group: str = "all", above: Mapping[str, 
         for name, inner in data.items():
             of_tree(inner, hosts, str(name), above)
         return
-    common = {**(above or {}), **_mapping(data.get("vars"))}
-    for name, inner in _mapping(data.get("children")).items():
+    common = {**(above or {}), **mapping_of(data.get("vars"))}
+    for name, inner in mapping_of(data.get("children")).items():
         of_tree(inner, hosts, str(name), common)
-    for name, variables in _mapping(data.get("hosts")).items():
-        for host in _named(str(name), {**common, **_mapping(variables)}, hosts):
+    for name, variables in mapping_of(data.get("hosts")).items():
+        for host in _named(str(name), {**common, **mapping_of(variables)}, hosts):
             hosts.add(group, host)
-
-
-def _mapping(value: Any) -> Mapping[Any, Any]:
-    """The value if it is a mapping, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
 
 
 def _named(name: str, variables: Mapping[str, Any], hosts: HostList) -> Iterator[dict[str, Any]]:

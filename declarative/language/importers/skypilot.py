@@ -21,6 +21,7 @@ from declarative.language.importers.drafts import (
     Noted,
     cloud_of,
     has_driver,
+    mapping_of,
     name_of,
     remove,
 )
@@ -113,16 +114,12 @@ def _shaped(task: Draft) -> dict[str, Any]:
         alternatives.append((("resources",), resources))
         for key in ("any_of", "ordered"):
             items = enumerate(resources.get(key) or ())
-            alternatives += [(("resources", key, i), _mapping(item)) for i, item in items]
+            alternatives += [(("resources", key, i), mapping_of(item)) for i, item in items]
     for path, item in alternatives:
         for one, other in both:
             if item.get(one) is not None and item.get(other) is not None:
                 task.refuse(f"`{one}` and `{other}` exclude each other", (*path, other))
     return data
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return dict(value) if isinstance(value, Mapping) else {}
 
 
 _OF_CONFIG = {
@@ -173,7 +170,7 @@ def _environment(data: dict[str, Any], task: Draft) -> tuple[dict[str, str], dic
     """All variables, and the values that the file has."""
     env: dict[str, str] = {}
     values: dict[str, str] = {}
-    for key, value in _mapping(data.pop("envs", None)).items():
+    for key, value in mapping_of(data.pop("envs", None)).items():
         if value is None:
             env[key] = f"${{{{ env.{key} }}}}"
         else:
@@ -186,7 +183,7 @@ def _environment(data: dict[str, Any], task: Draft) -> tuple[dict[str, str], dic
         if _IN_HOME.search(value):
             why = "`workdir` lies in the rank's own folder, where the commands start"
             task.note(f"`envs.{key}` names `{WORKDIR}`: {why}", ("envs", key))
-    for key, value in _mapping(data.pop("secrets", None)).items():
+    for key, value in mapping_of(data.pop("secrets", None)).items():
         if value == "":
             why = f"it is read as {key} from the environment of the user who applies, and has to be set"
             task.note(f"`secrets.{key}` is empty: {why}", ("secrets", key))
@@ -214,7 +211,7 @@ _LOGIN = "SKYPILOT_DOCKER_"
 def _field_of(task: Draft, begin: str) -> tuple[str, str]:
     """The field of the file that has a variable with this beginning, and the variable."""
     data = task.document.data if task.document else {}
-    names = ((k, str(n)) for k in ("envs", "secrets") for n in _mapping(data.get(k)))
+    names = ((k, str(n)) for k in ("envs", "secrets") for n in mapping_of(data.get(k)))
     return next((pair for pair in names if pair[1].startswith(begin)), ("envs", begin))
 
 
@@ -273,7 +270,7 @@ class _Files:
         self.document = task.document
         self.setup, self.run = (str(data.pop(key, None) or "") for key in ("setup", "run"))
         self.workdir = data.pop("workdir", None)
-        self.mounts = _mapping(data.pop("file_mounts", None))
+        self.mounts = mapping_of(data.pop("file_mounts", None))
         self.files: list[dict[str, str]] = []
         above = any(_ABOVE.match(text) for text in (self.setup, self.run))
         self.home = (
@@ -291,7 +288,7 @@ class _Files:
         self._workdir()
         for target, source in self.mounts.items():
             self._mount(target, source)
-        volumes = _mapping(self.data.pop("volumes", None))
+        volumes = mapping_of(self.data.pop("volumes", None))
         for target, volume in volumes.items():
             why = f"declare a `volume`, and write `volumes: ['<name>:{target}']`"
             self.task.drop(f"volumes.{target}", why, ("volumes", target), volume)
@@ -409,7 +406,7 @@ class _Resources:
         self.task, self.name, self.nodes = task, name, nodes
         self.about = Draft("fleet", document=task.document)
         """Takes the notes about the fleets."""
-        self.data = _mapping(value)
+        self.data = mapping_of(value)
         self.at: dict[str, Path] = {}
         """Key → its path in the file, for the present alternative."""
         self.pools: dict[str, str] = {}
@@ -495,7 +492,7 @@ class _Resources:
         self._of_task(outer)
         out = []
         for i, item in enumerate(items):
-            inner = {k: v for k, v in _mapping(item).items() if v is not None}
+            inner = {k: v for k, v in mapping_of(item).items() if v is not None}
             self.at = {**top, **{k: ("resources", key, i, k) for k in inner}}
             _of_alias(inner, self.at)
             self._of_task({k: v for k, v in inner.items() if outer.get(k) != v})
@@ -531,7 +528,7 @@ class _Resources:
 
     def _recovery(self, key: str, value: Any) -> None:
         path = self.at[key]
-        fields = _mapping(value)
+        fields = mapping_of(value)
         strategy = value if not isinstance(value, Mapping) else fields.get("strategy")
         if str(strategy).lower() == "none" and strategy is not None:
             return
@@ -640,7 +637,7 @@ class _Resources:
             )
 
     def _autostop(self, value: Any, fields: dict[str, Any]) -> None:
-        path, more = self.at["autostop"], _mapping(value)
+        path, more = self.at["autostop"], mapping_of(value)
         if value is False:
             fields["idle_duration"] = "off"
             return

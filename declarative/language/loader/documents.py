@@ -81,6 +81,21 @@ class Declaration:
     def spot(self) -> Spot:
         return self.document.spot(("name",))
 
+    def add_finding(
+        self,
+        findings: Findings,
+        path: Path,
+        code: str,
+        summary: str,
+        hint: str | None = None,
+        *,
+        key: bool = False,
+        severity: Severity = Severity.ERROR,
+    ) -> None:
+        """Add a finding about the value at a path, or with `key` about its key."""
+        span = shown_span(self.document, path, key=key)
+        findings.add(code, summary, hint, span=span, address=self.address, severity=severity)
+
 
 class Places(Mapping[str, Span]):
     """Where each address is declared."""

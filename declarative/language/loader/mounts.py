@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from declarative.language.loader.documents import Declaration, shown_place, shown_span
+from declarative.language.loader.documents import Declaration, shown_place
 from declarative.language.loader.findings import Findings
 from declarative.language.source import Path
 from declarative.language.source.places import Spot
@@ -142,7 +142,9 @@ class _Task:
             name = for_ranks(text, self.scope)
             if name is None:
                 return (check_name(text),), text
-            return _numbered([_checked_if_long(name(rank)) for rank in range(self.task.nodes)])
+            # Long ones are checked at once: a hundred thousand ranks may each have one.
+            names = map(name, range(self.task.nodes))
+            return _numbered([each if len(each) <= 100 else check_name(each) for each in names])
         except TemplateError as bad:
             if bad.code != "unset":
                 self.say(path, bad.code, str(bad), bad.hint)
@@ -274,11 +276,6 @@ def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     return tuple(check_name(n) for n in names), base
 
 
-def _checked_if_long(name: str) -> str:
-    """`name`, checked if it is long: a hundred thousand ranks may each have one."""
-    return name if len(name) <= 100 else check_name(name)
-
-
 def _distinct(variables: Sequence[str]) -> list[str]:
     """The names made distinct: the second mount with the same name gets `_2`, and so on."""
     out: list[str] = []
@@ -326,13 +323,14 @@ def _warn_replaced(
                 if name not in own:
                     continue
                 at = name if isinstance(written, Mapping) else i
-                findings.add(
+                entry.add_finding(
+                    findings,
+                    (*path, at),
                     "replaced-variable",
                     f"`env` sets `{name}`, which fleetform sets for each rank: the rank gets "
                     "fleetform's value",
                     "give the variable another name, or remove it",
-                    span=shown_span(entry.document, (*path, at), key=True),
-                    address=entry.address,
+                    key=True,
                     severity=Severity.WARNING,
                 )
 
@@ -364,14 +362,8 @@ def _warn_unset(entry: Declaration, mounts: RankMounts, known: frozenset[str], f
                 elif hint is None:
                     volume = name.removeprefix(VOLUME_VARIABLE).lower().replace("_", "-")
                     hint = f"mount the volume: `volumes: ['{volume}:/{volume}']`"
-                findings.add(
-                    "unset-variable",
-                    f"`commands` use `{name}`, and no volume of the task sets it",
-                    hint,
-                    span=shown_span(entry.document, path),
-                    address=entry.address,
-                    severity=Severity.WARNING,
-                )
+                summary = f"`commands` use `{name}`, and no volume of the task sets it"
+                entry.add_finding(findings, path, "unset-variable", summary, hint, severity=Severity.WARNING)
 
 
 def _commands(data: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, str]]:

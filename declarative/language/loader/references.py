@@ -66,7 +66,7 @@ class _Assembly:
         self.backends = {e.name: e.spec for e in self._good("backend")}
 
     def _say(self, entry: Declaration, path: Path, code: str, summary: str, hint: str | None = None) -> None:
-        self.findings.add(code, summary, hint, span=shown_span(entry.document, path), address=entry.address)
+        entry.add_finding(self.findings, path, code, summary, hint)
 
     def _good(self, kind: str) -> list[Declaration]:
         """The documents of a kind that could be decoded, by name."""
@@ -184,9 +184,6 @@ class _Assembly:
         known = self.backends.get(name)
         return known.provider if known else name
 
-    def _is_ssh(self, name: str) -> bool:
-        return self._driver(name) == SSH
-
     def _check_hosts(self) -> None:
         """Each host belongs to one fleet only."""
         owners: dict[tuple[str, str], str] = {}
@@ -219,23 +216,19 @@ class _Assembly:
                 own = "the hosts' own network, such as `10.0.0.0/24`"
                 if path[-1] != "network":
                     own = "an address of the hosts' own network, such as `10.0.0.4`"
-                self.findings.add(
-                    "public-address",
-                    f"ranks reach each other by `{path[-1]}`, and `{address}` is a public address",
-                    f"write {own}, or remove it",
-                    span=shown_span(entry.document, path),
-                    address=entry.address,
-                    severity=Severity.WARNING,
+                summary = f"ranks reach each other by `{path[-1]}`, and `{address}` is a public address"
+                hint = f"write {own}, or remove it"
+                entry.add_finding(
+                    self.findings, path, "public-address", summary, hint, severity=Severity.WARNING
                 )
 
     def _check_fleet_names(self, entry: Declaration) -> None:
-        for i, name in enumerate(entry.spec.fleets):
+        names = [(("fleets", i), name) for i, name in enumerate(entry.spec.fleets)]
+        pins = enumerate(entry.spec.instances)
+        names += [(("instances", i), pin.fleet) for i, pin in pins if pin.host is None]
+        for path, name in names:
             if name not in self.kinds["fleet"]:
-                self._dangling(entry, ("fleets", i), "fleet", name, list(self.kinds["fleet"]))
-
-        for i, pin in enumerate(entry.spec.instances):
-            if pin.host is None and pin.fleet not in self.kinds["fleet"]:
-                self._dangling(entry, ("instances", i), "fleet", pin.fleet, list(self.kinds["fleet"]))
+                self._dangling(entry, path, "fleet", name, list(self.kinds["fleet"]))
 
     def _check_queue(self, entry: Declaration) -> None:
         """Only a Slurm cluster has a queue."""
@@ -295,7 +288,7 @@ class _Assembly:
 
     def _default_backend(self, name: str | None) -> Backend:
         """The backend of that name. Without a name: the only declared one, else the built-in `local`."""
-        if name is None and len(self.kinds["backend"]) == 1 and not self._is_ssh(*self.kinds["backend"]):
+        if name is None and len(self.kinds["backend"]) == 1 and self._driver(*self.kinds["backend"]) != SSH:
             name = next(iter(self.kinds["backend"]))
         return self.backends.get(name or LOCAL) or _undeclared(name or LOCAL)
 
@@ -315,7 +308,7 @@ class _Assembly:
             self._say(entry, path, "missing-field", summary, hint)
         host = volume.host if isinstance(volume, Volume) else None
         backend = self._default_backend(volume.backend)
-        on_hosts = self._is_ssh(volume.backend or LOCAL)
+        on_hosts = self._driver(volume.backend or LOCAL) == SSH
         self._refuse_cloud_fields(entry, path, volume, ("volume_id", "volume_type"), backend.provider)
         for field in _given(volume, ("region", "availability_zone")) if on_hosts else ():
             hint = "remove it: the volume is on its `host`, or else on the host of its rank"

@@ -262,7 +262,10 @@ class Reader:
                     self.doubles.append((key, *lines))
                     data[key], nodes[at[key] : at[key] + 2] = value, (key_node, node)
                 else:
-                    self._duplicate(key, key_node, nodes[2 * list(data).index(key)])
+                    first = self.text.span(nodes[2 * list(data).index(key)]).line
+                    whole, summary = self.whole, f"`{key}` is already in line {first}"
+                    self._say("duplicate-key", summary, key_node, "remove one of the two")
+                    self.whole = whole  # nothing is missing: the first value counts
                 continue
             if len(data) >= MAX_ITEMS:
                 self._too_many(f"a mapping has more than {MAX_ITEMS} keys", event)
@@ -298,12 +301,6 @@ class Reader:
                     nodes += node[at : at + 2]
         else:
             self._say("yaml-syntax", "`<<` merges mappings, and this is none", node, "write the fields out")
-
-    def _duplicate(self, key: str, place: int, first: int) -> None:
-        whole = self.whole
-        line = self.text.span(first).line
-        self._say("duplicate-key", f"`{key}` is already in line {line}", place, "remove one of the two")
-        self.whole = whole  # nothing is missing: the first value counts
 
     def _usable(self, key: Any, node: Node, event: Any) -> bool:
         """Whether a key can be a field's name. `event` is its first event."""

@@ -226,13 +226,25 @@ def _bad_start(fault: _Fault) -> _Message:
     return _Message(f"text cannot begin with {shown}", QUOTE, fault.at)
 
 
-def _tab(fault: _Fault) -> _Message:
-    return _Message("a tab stands where only spaces are allowed", _SPACES, fault.at)
+def _here(summary: str, hint: str) -> _Rule:
+    """The same message for each fault, at its place."""
+    return lambda fault: _Message(summary, hint, fault.at)
 
 
-def _escape(fault: _Fault) -> _Message:
-    hint = "use single quotes, in which a backslash is text, or write `\\\\` for one backslash"
-    return _Message("double quotes do not know this escape", hint, fault.at)
+_tab = _here("a tab stands where only spaces are allowed", _SPACES)
+_escape = _here(
+    "double quotes do not know this escape",
+    "use single quotes, in which a backslash is text, or write `\\\\` for one backslash",
+)
+_colon = _here(
+    "there is a `:` in a value without quotes, or no space behind it",
+    f"between `[ ]` and `{{ }}`, {QUOTE} where it holds `:`; a key's `:` needs a space behind it",
+)
+_inline_list = _here(
+    "a list with `- ` cannot begin in its key's line",
+    "begin the list in the next line, or write `[…, …]`; in quotes where `- ` is text",
+)
+_inline_key = _here("text cannot begin with `? `", QUOTE)
 
 
 def _sign(fault: _Fault) -> _Message:
@@ -253,11 +265,6 @@ def _block_text(fault: _Fault) -> _Message:
 
 def _directive(fault: _Fault) -> _Message:
     return _Message("directives are not used here", "remove the line that begins with `%`", fault.opening)
-
-
-def _colon(fault: _Fault) -> _Message:
-    hint = f"between `[ ]` and `{{ }}`, {QUOTE} where it holds `:`; a key's `:` needs a space behind it"
-    return _Message("there is a `:` in a value without quotes, or no space behind it", hint, fault.at)
 
 
 # ----------------------------------------------------------------------------------- keys and indentation
@@ -347,15 +354,6 @@ def _after_value(mark: _Mark) -> _Message:
         hint = f"remove what follows, or {QUOTE} where the bracket is text"
         return _Message(f"the value has ended with the `{last}` before this", hint, mark)
     return _Message("the value has ended before this", QUOTE, mark)
-
-
-def _inline_list(fault: _Fault) -> _Message:
-    hint = "begin the list in the next line, or write `[…, …]`; in quotes where `- ` is text"
-    return _Message("a list with `- ` cannot begin in its key's line", hint, fault.at)
-
-
-def _inline_key(fault: _Fault) -> _Message:
-    return _Message("text cannot begin with `? `", QUOTE, fault.at)
 
 
 def _document(fault: _Fault) -> _Message:

@@ -1,1 +1,1 @@
-"""What only a state on a PostgreSQL server needs."""
+"""The parts that only a state on a PostgreSQL server needs."""

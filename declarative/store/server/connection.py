@@ -92,7 +92,7 @@ class ServerConnection(psycopg.Connection[Any]):
         self.ending, self.used = False, time.monotonic()
 
     def taken(self) -> tuple[str, ...]:
-        """What is not sent yet. The caller sends it."""
+        """The statements that are not sent yet. The caller sends them."""
         before = (*self.opening, *self.deferred)
         self.opening = self.deferred = ()
         return before

@@ -78,14 +78,14 @@ class Mirror(Sqlite):
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """No write is half done in it."""
+        """A transaction of the copy; every write in it is complete."""
         with self.mutex, as_state_error(self.name):
             self._raw = self._raw or self.connect()
             yield Connection(self, self._raw)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """It is committed on the server, or nowhere."""
+        """A transaction that is committed on the server, or nowhere."""
         with self.reading() as here:
             here.raw.execute("BEGIN")
             here.last_id, here.writes = self._last_id, []

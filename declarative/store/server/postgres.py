@@ -56,7 +56,7 @@ OPTIONS = frozenset(
         "target_session_attrs",
     }
 )
-"""What of libpq's a URL may say: where the server is, and how the way there is kept safe."""
+"""The options of libpq that a URL may have: where the server is, and how the connection is secured."""
 
 NO_HANGING: Mapping[str, str | int] = {
     "connect_timeout": 10,
@@ -130,7 +130,7 @@ def _options(query: str) -> dict[str, str]:
         if name in ("user", "password", "passfile", "sslpassword"):
             raise StateError("bad-url", "the state's URL names a user or a password", WHERE_FROM)
         if name not in OPTIONS:
-            what = f"`{name}`" if re.fullmatch(r"[a-z_]{1,40}", name) else "one that is none"
+            what = f"`{name}`" if re.fullmatch(r"[a-z_]{1,40}", name) else "an unknown one"
             raise StateError(
                 "bad-url",
                 f"the state's URL has an option that it may not have: {what}",
@@ -173,9 +173,9 @@ OUTRANKED = {
     "require_auth": "PGREQUIREAUTH",
     "gssencmode": "PGGSSENCMODE",
 }
-"""How the way is kept safe, and the variables by which the user says so: these outrank the URL."""
+"""Options that secure the connection, and the user's variables for them, which outrank the URL."""
 NO_CLEAR_TEXT = "scram-sha-256,gss,sspi,none"
-"""Logins by which a server does not get to know the password, nor what would do in its place."""
+"""Logins that show a server neither the password nor anything equivalent."""
 
 
 def trusted(target: Target, policy: OperatorPolicy | None) -> Target:

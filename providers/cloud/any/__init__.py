@@ -31,7 +31,7 @@ from providers.cloud.provider import Cloud
 
 
 class SiteNodes:
-    """See `nodes.Driver`. A site lists only things of ours, so nothing is asked for by its id."""
+    """The nodes of a site. It lists only things of ours, so nothing is asked for by its id."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -43,11 +43,10 @@ class SiteNodes:
         return [m for m in found if address is None or str(m.written.address) == address]
 
     def candidates(self, address: Address, token: str) -> list[Machine]:
-        """See `nodes.Driver`."""
         return [m for m in self.listed() if (m.written.address, m.written.token) == (address, token)]
 
     def recorded(self, records: Sequence[Record]) -> Iterator[tuple[Record, Machine | Ended | None]]:
-        """Those that exist by their ids although their owner's mark is missing."""
+        """The machines that exist by their ids although their owner's mark is missing."""
         for record, found in recalled(self._account, "machine", records):
             yield record, found if isinstance(found, Ended) else _machine(record, found)
 
@@ -66,7 +65,7 @@ class SiteNodes:
     # ------------------------------------------------------------------------------------- create
 
     def create(self, mark: Mark, node: NodeInputs) -> Machine:
-        """It returns when the machine runs."""
+        """Return when the machine runs."""
         at = self._account.at(node.region)
         try:
             machine = self._account.create_once(
@@ -128,7 +127,6 @@ class SiteNodes:
     # ----------------------------------------------------------------------------- update, delete
 
     def retag(self, machine: Machine, mark: Mark, have: Record, more: Mapping[str, str]) -> Mapping[str, Any]:
-        """See `nodes.Driver`."""
         known = {"user": more.get(marks.USER), "host_key": more.get(marks.HOST_KEY)}
         own = {key: value for key, value in known.items() if value}
         rewrite(self._account.at(have.node.region), machine, mark, own)
@@ -172,7 +170,7 @@ class SiteNodes:
                 yield record, machine, machine.state, machine.reason
 
     def note_ready(self, node: Record) -> None:
-        """On the machine, or in a file of this project."""
+        """Write it on the machine, or in a file of this project."""
         at = self._account.at(node.node.region)
         if "machine" in at.site.keeps:
             for machine in self._made_for(at, node)[:1]:
@@ -234,6 +232,5 @@ class AnyCloud(Cloud):
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
-        """See `provider.Checks`."""
         missing = super().check(wanted)
         return [*missing, *(checks.unfit_volumes(self._disks.seen, wanted) if self.ADOPTS else ())]

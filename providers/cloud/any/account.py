@@ -78,20 +78,20 @@ class Account(account.Account):
         return tuple(account.region_names(self, f"write `regions:` with those of {self.CLOUD} that you use"))
 
     def each(self, look: Callable[[At], Sequence[U]]) -> list[U]:
-        """What `look` finds at all sites, in parallel; a site that cannot be asked is an error."""
+        """The things that `look` finds at all sites, in parallel; a site that cannot be asked is an error."""
         return account.side_by_side(list(dict.fromkeys(map(self.at, self.regions()))), look)
 
     # -------------------------------------------------------------------------------------- marks
 
     def read(self, thing: Tagged) -> Mark:
-        """See `account.Account`. Some clouds keep only a name."""
+        """Some clouds keep only a name."""
         assert isinstance(thing, Machine | Disk)
         have = thing.written
         inputs, known = have.inputs or {}, have.inputs is not None
         return Mark(owner=have.owner, address=have.address, token=have.token, inputs=inputs, known=known)
 
     def changed_tags(self, tags: Mapping[str, str], made: Mapping[str, Any]) -> dict[str, Any]:
-        """See `account.Account`. The user's tags are not compared."""
+        """The user's tags are not compared."""
         owner = tags.get(marks.OWNER)
         if owner is None:
             return {TAGS: {}}
@@ -130,7 +130,7 @@ class Account(account.Account):
         make: Callable[[], T],
         look: Callable[[], Sequence[T]],
     ) -> T:
-        """What a create with a token makes, or what an earlier try made; `look` finds those, oldest first."""
+        """The thing of a create with a token, or of an earlier try; `look` finds those, oldest first."""
         key = (mark.owner, mark.token)
         with _LOCKS[hash(key) % len(_LOCKS)]:
             if kind not in at.site.unique:
@@ -144,7 +144,7 @@ class Account(account.Account):
     def _made(
         self, key: tuple[str, str], mark: Mark, make: Callable[[], T], look: Callable[[], Sequence[T]]
     ) -> T:
-        """What is made now. `key` stays in `_UNCERTAIN` as long as the outcome is unknown."""
+        """The thing that is made now. `key` stays in `_UNCERTAIN` as long as the outcome is unknown."""
         try:
             with reading():
                 made = make()
@@ -192,7 +192,7 @@ class At:
 def recalled(
     account: Account, kind: What, records: Sequence[Record]
 ) -> Iterator[tuple[Record, Written | Ended]]:
-    """What recorded things say of themselves, asked by their ids; unknown ones are left out."""
+    """Recorded things as they are, asked by their ids; unknown ones are left out."""
     by_site: dict[At, list[Record]] = {}
     for record in records:
         by_site.setdefault(account.at(getattr(record.typed, "region", None)), []).append(record)

@@ -66,7 +66,6 @@ class DigitalOcean(JsonSite):
 
     @staticmethod
     def following(found: Mapping[str, Any]) -> dict[str, Any] | None:
-        """See `JsonSite`."""
         pages = (found.get("links") or {}).get("pages") or {}
         given = parse_qs(urlsplit(pages.get("next") or "").query).get("page")
         return {"page": given[0]} if given else None
@@ -122,7 +121,6 @@ class DigitalOcean(JsonSite):
         )
 
     def launch(self, wanted: Wanted) -> Machine:
-        """See `Site`."""
         image = wanted.image
         network = self._account.config.network
         if network.security_groups or network.subnets or network.public_ip is False:
@@ -140,7 +138,7 @@ class DigitalOcean(JsonSite):
         return self._launched(wanted, asked)
 
     def end(self, machine: Machine) -> None:
-        """See `Site`. Its volumes are detached, and its tags deleted."""
+        """Its volumes are detached, and its tags deleted."""
         super().end(machine)
         mine = labels.own(machine.written.token, machine.raw)
         with suppress(ProviderError):
@@ -173,7 +171,7 @@ class DigitalOcean(JsonSite):
         )
 
     def make(self, wanted: Wanted) -> Disk:
-        """See `Site`. Its name belongs to this create only."""
+        """Its name belongs to this create only."""
         if wanted.volume_type:
             raise self._rest.refused("it has one type of volumes: leave `volume_type` out", "volume_type")
         asked = {
@@ -186,16 +184,13 @@ class DigitalOcean(JsonSite):
         return self._made(wanted, asked, "tags")
 
     def remove(self, disk: Disk) -> None:
-        """See `Site`."""
         super().remove(disk)
         self._forget(labels.own(disk.written.token, disk.raw))
 
     def attach(self, disk: Disk, machine: Machine) -> None:
-        """See `Site`."""
         self._act(disk, {"type": "attach", "droplet_id": int(machine.id), "region": disk.region})
 
     def detach(self, disk: Disk, machine: Machine) -> None:
-        """See `Site`."""
         try:
             self._act(disk, {"type": "detach", "droplet_id": int(machine.id), "region": disk.region})
         except PermanentError as error:
@@ -203,7 +198,6 @@ class DigitalOcean(JsonSite):
                 raise
 
     def grow(self, disk: Disk, gib: int) -> None:
-        """See `Site`."""
         self._act(disk, {"type": "resize", "size_gigabytes": gib, "region": disk.region})
 
     def _act(self, disk: Disk, action: Mapping[str, Any]) -> None:
@@ -213,7 +207,6 @@ class DigitalOcean(JsonSite):
     # ----------------------------------------------------------------------------------- adoption
 
     def found(self, made: str) -> Found | None:
-        """See `Site`."""
         item = self._volume(made)
         if item is None:
             return None
@@ -234,14 +227,14 @@ class DigitalOcean(JsonSite):
         return None if found is None else self._rest.one(found, "volume", path)
 
     def take(self, made: str, mark: Written, tags: Mapping[str, str]) -> None:
-        """See `Site`. Our name comes last; the user's tags come after the mark."""
+        """Our name comes last; the user's tags come after the mark."""
         parts, have = labels.tags(mark)[1:], (self._volume(made) or {}).get("tags") or ()
         self._forget(tag for tag in labels.ours(have) if tag not in parts)  # of a mark without an owner
         for tag in (*parts, *labels.of_users(tags), labels.owner_tag(mark.owner)):
             self._tag("disk", made, tag)
 
     def let_go(self, made: str, tags: Mapping[str, str]) -> None:
-        """See `Site`. Our name is removed first: while a disk has it, the rest counts as complete."""
+        """Our name is removed first: while a disk has it, the rest counts as complete."""
         have = (self._volume(made) or {}).get("tags") or ()
         if labels.owner_of(have) not in (None, self._account.owner):
             return
@@ -253,7 +246,7 @@ class DigitalOcean(JsonSite):
     # -------------------------------------------------------------------------------------- marks
 
     def write(self, thing: Machine | Disk, texts: dict[str, str | None]) -> None:
-        """See `Site`. New tags are added before the old ones are deleted."""
+        """New tags are added before the old ones are deleted."""
         token, have = thing.written.token, labels.read(thing.raw)
         for key, text in texts.items():
             if text is not None and text == have.texts.get(key):
@@ -264,7 +257,7 @@ class DigitalOcean(JsonSite):
             self._forget(tag for tag in have.tags.get(key, ()) if tag not in new)
 
     def retag(self, thing: Machine | Disk, before: dict[str, str], after: dict[str, str]) -> None:
-        """See `Site`. Users' tags may be on other things too, so they are removed and not deleted."""
+        """Users' tags may be on other things too, so they are removed and not deleted."""
         old, new = labels.of_users(before), labels.of_users(after)
         for tag in (t for t in new if t not in thing.raw):
             self._tag(_kind(thing), thing.id, tag)
@@ -272,12 +265,11 @@ class DigitalOcean(JsonSite):
             self._on("DELETE", _kind(thing), thing.id, tag)
 
     def owners(self, kind: What) -> Mapping[str, str | None]:
-        """See `Site`."""
         found = self._listed(self.MACHINES if kind == "machine" else self.DISKS)
         return {str(i.get("id")): labels.owner_of(i.get("tags") or ()) for i in found}
 
     def restore_mark(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
-        """See `Site`. The owner's tag comes last: while it is missing, the others count as incomplete."""
+        """The owner's tag comes last: while it is missing, the others count as incomplete."""
         for tag in (*labels.of_users(tags), *reversed(labels.tags(mark))):
             self._tag(kind, made, tag)
 

@@ -189,7 +189,7 @@ class Ring:
 
 @struct(frozen=True, slots=True)
 class Listing:
-    """Where an API has one kind of things: `droplets` at `/v2/droplets`, each of them `a droplet`."""
+    """The place of one kind of things in an API: `droplets` at `/v2/droplets`, each of them `a droplet`."""
 
     name: str
     called: str
@@ -244,7 +244,6 @@ class JsonSite(Site):
         return self._rest.bad_answer(listing.path, f"has {listing.called} that cannot be read")
 
     def sizes(self) -> Sequence[Size]:
-        """See `Site`."""
         found = self._listed(self.SIZES)
         try:
             return [size for item in found if (size := self._size(item))]
@@ -257,7 +256,6 @@ class JsonSite(Site):
         """A size from a listing; None if unusable. `KeyError` and similar if it cannot be read."""
 
     def machines(self) -> Sequence[Machine]:
-        """See `Site`."""
         return [m for item in self._listed(self.MACHINES, **self._narrowed()) if (m := self._machine(item))]
 
     def _narrowed(self) -> dict[str, Any]:
@@ -281,11 +279,9 @@ class JsonSite(Site):
         return machine
 
     def end(self, machine: Machine) -> None:
-        """See `Site`."""
         self._rest.ask("DELETE", f"{self.MACHINES.path}/{machine.id}", about=machine.id)
 
     def disks(self) -> Sequence[Disk]:
-        """See `Site`."""
         return [d for item in self._listed(self.DISKS) if (d := self._disk(item))]
 
     @abstractmethod
@@ -302,11 +298,10 @@ class JsonSite(Site):
         return disk
 
     def remove(self, disk: Disk) -> None:
-        """See `Site`."""
         self._rest.ask("DELETE", f"{self.DISKS.path}/{disk.id}", about=disk.id)
 
     def ended(self, kind: What, made: str) -> str | None:
-        """See `Site`. If nothing here is the owner's, it may be the wrong account."""
+        """If nothing here is the owner's, it may be the wrong account."""
         known = kind == "machine" and self.MACHINE_ID.fullmatch(made)
         if not known or self._account.owner not in self.owners(kind).values():
             return None
@@ -314,10 +309,8 @@ class JsonSite(Site):
         return f"{self._account.CLOUD} has no {self.MACHINES.one} {made} any more" if found is None else None
 
     def add_key(self, name: str, public: str) -> str | None:
-        """See `Site`."""
         return self._ring.ensure(name, public) if self._keys else public
 
     def delete_key(self, name: str, public: str) -> None:
-        """See `Site`."""
         if self._keys:
             self._ring.drop(name)

@@ -40,7 +40,7 @@ USELESS: Mapping[str, str] = {
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What one driver can do. `lacks` is what is missing for nodes, or for volumes."""
+    """The abilities of one driver. `lacks` are those missing for nodes, or for volumes."""
 
     driver: str
     lacks: tuple[str, ...]
@@ -79,7 +79,7 @@ def names() -> tuple[str, ...]:
 
 
 def kind(driver: str) -> Kind:
-    """What a driver can do; `UnknownProviderError` if there is none of that name."""
+    """The abilities of a driver; `UnknownProviderError` if there is none of that name."""
     known = names()
     if driver not in known:
         raise UnknownProviderError(driver, known)
@@ -116,7 +116,7 @@ def _missing(found: Any, methods: Iterable[str]) -> tuple[str, ...]:
 
 
 def _lacks(found: Any, node: frozenset[str], user_data: str) -> tuple[str, ...]:
-    """What is missing for nodes."""
+    """The abilities that are missing for nodes."""
     if missing := _missing(found, NODE_METHODS):
         return missing
     words = [word for word in ("name", "size", "image") if word not in node]
@@ -127,7 +127,7 @@ def _lacks(found: Any, node: frozenset[str], user_data: str) -> tuple[str, ...]:
 
 
 def _lacks_for_volumes(found: Any, driver: str) -> tuple[str, ...]:
-    """What is missing for volumes."""
+    """The abilities that are missing for volumes."""
     if driver in SHORT:
         return (SHORT[driver],)
     if missing := _missing(found, VOLUME_METHODS):

@@ -124,7 +124,7 @@ class LibcloudSite(Site):
     # ----------------------------------------------------------------------------------- machines
 
     def sizes(self) -> Sequence[Size]:
-        """See `Site`. A size without a known number of CPUs must be declared in the backend's `catalog`."""
+        """A size without a known number of CPUs must be declared in the backend's `catalog`."""
         priced = self._kind.driver in HOURLY
         found = [_size(name, size, priced=priced) for name, size in self._known_sizes().items()]
         return [size for size in found if size is not None]
@@ -136,7 +136,6 @@ class LibcloudSite(Site):
             return self._sizes
 
     def machines(self) -> Sequence[Machine]:
-        """See `Site`."""
         return [m for node in self._listed("list_nodes") if (m := self._machine(node))]
 
     def _machine(self, node: Any) -> Machine | None:
@@ -161,7 +160,6 @@ class LibcloudSite(Site):
         )
 
     def launch(self, wanted: Wanted) -> Machine:
-        """See `Site`."""
         self._untagged(wanted)
         network = self._account.config.network
         if network.security_groups or network.subnets or network.public_ip is not None:
@@ -231,11 +229,10 @@ class LibcloudSite(Site):
         raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
 
     def add_key(self, name: str, public: str) -> str | None:
-        """See `Site`: the key itself."""
+        """The key itself."""
         return public
 
     def end(self, machine: Machine) -> None:
-        """See `Site`."""
         self._done("destroy_node", self._call("destroy_node", machine.raw), machine.id)
 
     def _done(self, method: str, answer: Any, about: str) -> None:
@@ -246,7 +243,6 @@ class LibcloudSite(Site):
     # -------------------------------------------------------------------------------------- marks
 
     def owners(self, kind: What) -> Mapping[str, str | None]:
-        """See `Site`."""
         if kind == "disk" and not self.volumes:
             return {}
         found = self._listed("list_nodes" if kind == "machine" else "list_volumes")
@@ -254,13 +250,12 @@ class LibcloudSite(Site):
         return {str(thing.id): names.owner_of(thing.name, self._account.owner) for thing in living}
 
     def ended(self, kind: What, made: str) -> str | None:
-        """See `Site`: an ended machine is listed for some time."""
+        """An ended machine is listed for some time."""
         found = self._listed("list_nodes") if kind == "machine" else []
         gone = any(str(node.id) == made and str(node.state) == ENDED for node in found)
         return f"it is {ENDED}" if gone else None
 
     def restore_mark(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
-        """See `Site`."""
         summary = f"somebody renamed {made}, and the new name does not say that it is {mark.address}"
         hint = f"rename it to `{names.name(mark)}`"
         raise PermanentError(PermanentKind.CONFLICT, summary, about=str(mark.address), hint=hint)
@@ -268,7 +263,6 @@ class LibcloudSite(Site):
     # -------------------------------------------------------------------------------------- disks
 
     def disks(self) -> Sequence[Disk]:
-        """See `Site`."""
         return [d for volume in self._listed("list_volumes") if (d := self._disk(volume))]
 
     def _disk(self, volume: Any) -> Disk | None:
@@ -292,7 +286,6 @@ class LibcloudSite(Site):
         )
 
     def make(self, wanted: Wanted) -> Disk:
-        """See `Site`."""
         if not self.volumes:
             why = "; ".join(self._kind.lacks_for_volumes)
             summary = f"the driver `{self._kind.driver}` cannot be used for volumes: {why}"
@@ -316,16 +309,13 @@ class LibcloudSite(Site):
         return disk
 
     def remove(self, disk: Disk) -> None:
-        """See `Site`."""
         self._done("destroy_volume", self._call("destroy_volume", disk.raw), disk.id)
 
     def attach(self, disk: Disk, machine: Machine) -> None:
-        """See `Site`."""
         answer = self._call("attach_volume", about=disk.id, node=machine.raw, volume=disk.raw)
         self._done("attach_volume", answer, disk.id)
 
     def detach(self, disk: Disk, machine: Machine) -> None:
-        """See `Site`."""
         more = {key: machine.raw for key in ("node", "ex_node") if key in self._kind.detach}
         answer = self._call("detach_volume", about=disk.id, volume=disk.raw, **more)
         self._done("detach_volume", answer, disk.id)

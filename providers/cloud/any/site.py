@@ -1,4 +1,4 @@
-"""What a cloud must be able to do: the interface of drivers without client tokens.
+"""The interface of drivers without client tokens: the abilities that a cloud must have.
 
 A `Site` is one API of one backend: the cloud's only one, or that of one region. Its methods ask once and do
 not retry. Their faults are those of the port, through `Connection.request` and `Connection.call`. They need
@@ -34,7 +34,7 @@ TAKEN = "taken"
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What is written on a thing of ours. `inputs` is None if its cloud keeps only a name.
+    """The marks on a thing of ours. `inputs` is None if its cloud keeps only a name.
 
     `own` are outputs that the cloud itself does not know (`user`, `host_key`). `texts` are the other texts on
     it, by key.
@@ -128,7 +128,6 @@ class Machine:
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """See `Written.tags`."""
         return self.written.tags
 
 
@@ -164,7 +163,7 @@ class Disk:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return self.id
 
     @property
@@ -218,14 +217,14 @@ class Wanted:
     tags: Mapping[str, str] = field(default_factory=dict)
     """The user's tags."""
     size: str = ""
-    """Of a machine: its size's name."""
+    """The size's name of a machine."""
     image: str = ""
     user_data: str = ""
     key: str | None = None
     """The result of `Site.add_key`."""
     spot: bool = False
     gib: int = 0
-    """Of a disk: its size in GiB."""
+    """The size of a disk in GiB."""
     volume_type: str | None = None
 
 

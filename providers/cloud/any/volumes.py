@@ -24,7 +24,7 @@ from providers.cloud.marks import Mark
 
 
 class SiteVolumes:
-    """See `volumes.Driver`. A site lists only things of ours, so nothing is asked for by its id."""
+    """The volumes of a site. It lists only things of ours, so nothing is asked for by its id."""
 
     usual_type = ""
 
@@ -38,11 +38,10 @@ class SiteVolumes:
         return [disk for disk in found if wanted.items() <= disk.tags.items()]
 
     def candidates(self, address: Address, token: str) -> Iterable[Disk]:
-        """See `volumes.Driver`."""
         return self.listed(address=str(address), token=token)
 
     def recorded(self, records: Sequence[Record]) -> Iterator[tuple[Record, Disk | None]]:
-        """Those that exist by their ids although their owner's mark is missing."""
+        """The disks that exist by their ids although their owner's mark is missing."""
         for record, found in recalled(self._account, "disk", records):
             if not isinstance(found, Ended):
                 yield record, _disk(record, found)
@@ -58,7 +57,7 @@ class SiteVolumes:
     # ------------------------------------------------------------------------------------- create
 
     def make_once(self, mark: Mark) -> Disk:
-        """It returns when the disk exists. A failed disk and a duplicate are deleted."""
+        """Return when the disk exists. A failed disk and a duplicate are deleted."""
         asked = mark.volume
         at = self._account.at(asked.region)
         wanted = Wanted(
@@ -88,7 +87,7 @@ class SiteVolumes:
     # ----------------------------------------------------------------------------------- adoption
 
     def named(self, mark: Mark) -> Disk | None:
-        """By its id. A mark left by an interrupted try counts as ours."""
+        """Look it up by its id. A mark left by an interrupted try counts as ours."""
         found = self._account.at(mark.volume.region).site.found(str(mark.volume.volume_id))
         if found is None:
             return None
@@ -104,25 +103,20 @@ class SiteVolumes:
         )
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
-        """See `volumes.Driver`."""
         return self._account.CLOUD, "write its id, as its API has it"
 
     def check_adopted(self, mark: Mark, disk: Disk) -> None:
-        """See `volumes.Driver`."""
         check(mark, disk.id, size=disk.size or 0, kind=None, region=(mark.volume.region, disk.region))
 
     def take(self, disk: Disk, mark: Mark) -> None:
-        """See `volumes.Driver`."""
         self._account.at(disk.region).site.take(disk.id, _written(mark), mark.tags)
 
     def let_go(self, disk: Disk) -> None:
-        """See `volumes.Driver`."""
         self._account.at(disk.region).site.let_go(disk.id, marks.tags_in(disk.written.inputs or {}))
 
     # ----------------------------------------------------------------------------- update, delete
 
     def grow(self, disk: Disk, size: int, about: Address) -> None:
-        """See `volumes.Driver`."""
         site = self._account.at(disk.region).site
         if not site.grows:
             summary = f"{about}: {self._account.CLOUD} cannot make it larger in place"
@@ -131,7 +125,6 @@ class SiteVolumes:
         site.grow(disk, size)
 
     def retag(self, disk: Disk, mark: Mark, have: Record) -> None:
-        """See `volumes.Driver`."""
         rewrite(self._account.at(disk.region), disk, mark, {})
 
     def remove(self, disk: Disk, about: Address) -> None:
@@ -141,15 +134,13 @@ class SiteVolumes:
             if_there(at.site.remove, made)
 
     def holders(self, disk: Disk) -> Sequence[str]:
-        """See `volumes.Driver`."""
         return disk.on
 
     def living(self, disk: Disk, machines: Sequence[str]) -> str | None:
-        """It is not checked whether they are alive."""
+        """It does not check whether the machines are alive."""
         return machines[0]
 
     def busy(self, disk: Disk, machines: Sequence[str], *, theirs: bool) -> str:
-        """See `volumes.Driver`."""
         return f"it is {disk.state}" if disk.busy else ""
 
 
@@ -161,7 +152,7 @@ class Volumes(volumes.Volumes[Disk]):
         self._sites = account
 
     def delete(self, have: Record) -> None:
-        """See the port. A disk whose mark is removed may still have other tags of ours, if an earlier try was
+        """A disk whose mark is removed may still have other tags of ours, if an earlier try was
         interrupted.
         """
         made = have.outputs.get("id")
@@ -183,7 +174,7 @@ def _disk(record: Record, written: Written) -> Disk:
 
 
 class SiteAttachments:
-    """See `attachment_driver.Driver`."""
+    """The attachments of a site."""
 
     regional = True
 
@@ -225,17 +216,15 @@ class SiteAttachments:
         return {disk.id: self.disk(disk, machines) for disk in found}
 
     def machines(self, region: str, ids: Collection[str]) -> Mapping[str, attachment_driver.Machine]:
-        """See `attachment_driver.Driver`."""
         return {m.id: self._machine(m) for m in self._account.at(region).machines() if m.id in ids}
 
     def machine_id(self, node: Record) -> str:
-        """See `attachment_driver.Driver`."""
         return str(node.outputs["id"])
 
     # ------------------------------------------------------------------------------------- claims
 
     def claim(self, disk: attachment_driver.Disk, machine: str) -> Claim | None:
-        """On the disk, or on the machine."""
+        """The claim on the disk, or on the machine."""
         volume, machines = _parts(disk)
         text = volume.written.texts.get(claim_key(machine))
         if text is None and machine in machines:
@@ -243,11 +232,9 @@ class SiteAttachments:
         return None if text is None else parse(text, volume.id)
 
     def write(self, disk: attachment_driver.Disk, machine: str, claim: Claim) -> None:
-        """See `attachment_driver.Driver`."""
         self._say(disk, machine, text_of(claim))
 
     def erase(self, disk: attachment_driver.Disk, machine: str) -> None:
-        """See `attachment_driver.Driver`."""
         self._say(disk, machine, None)
 
     def _say(self, disk: attachment_driver.Disk, machine: str, claim: str | None) -> None:
@@ -266,14 +253,12 @@ class SiteAttachments:
     # ---------------------------------------------------------------------------- attach, detach
 
     def attach(self, disk: attachment_driver.Disk, machine: str, about: str) -> None:
-        """See `attachment_driver.Driver`."""
         volume, machines = _parts(disk)
         if machine not in machines:
             raise gone(machine)
         self._account.at(volume.region).site.attach(volume, machines[machine])
 
     def detach(self, disk: attachment_driver.Disk, machine: str) -> None:
-        """See `attachment_driver.Driver`."""
         volume, machines = _parts(disk)
         if not volume.busy:
             self._account.at(volume.region).site.detach(volume, machines[machine])

@@ -40,7 +40,7 @@ class Vultr(JsonSite):
     grows = True
 
     SIZES = Listing("plans", "a plan")
-    """Without bare metal, which takes no volumes."""
+    """The plans without bare metal, which takes no volumes."""
     MACHINES = Listing("instances", "an instance")
     DISKS = Listing("blocks", "a block")
     MACHINE_ID = _UUID
@@ -56,7 +56,6 @@ class Vultr(JsonSite):
 
     @staticmethod
     def following(found: Mapping[str, Any]) -> dict[str, Any] | None:
-        """See `JsonSite`."""
         links = (found.get("meta") or {}).get("links") or {}
         return {"cursor": links["next"]} if links.get("next") else None
 
@@ -95,7 +94,6 @@ class Vultr(JsonSite):
         )
 
     def launch(self, wanted: Wanted) -> Machine:
-        """See `Site`."""
         network = self._account.config.network
         if len(network.security_groups) > 1 or network.subnets or network.public_ip is False:
             summary = "a node has a public address, one firewall group (`security_groups`), and no subnet"
@@ -137,7 +135,6 @@ class Vultr(JsonSite):
             raise self._unreadable(self.DISKS) from None
 
     def make(self, wanted: Wanted) -> Disk:
-        """See `Site`."""
         if wanted.tags:
             raise self._rest.refused("a volume has no tags there: leave `tags` out", "tags")
         body = {"region": wanted.region, "size_gb": wanted.gib, "label": names.name(wanted.written)}
@@ -146,12 +143,11 @@ class Vultr(JsonSite):
         return self._made(wanted, body, "label")
 
     def attach(self, disk: Disk, machine: Machine) -> None:
-        """See `Site`. Live: the instance goes on running."""
+        """Live: the instance goes on running."""
         body = {"instance_id": machine.id, "live": True}
         self._rest.ask("POST", f"/v2/blocks/{disk.id}/attach", body, about=disk.id)
 
     def detach(self, disk: Disk, machine: Machine) -> None:
-        """See `Site`."""
         try:
             self._rest.ask("POST", f"/v2/blocks/{disk.id}/detach", {"live": True}, about=disk.id)
         except PermanentError as error:
@@ -159,14 +155,11 @@ class Vultr(JsonSite):
                 raise
 
     def grow(self, disk: Disk, gib: int) -> None:
-        """See `Site`."""
         self._rest.ask("PATCH", f"/v2/blocks/{disk.id}", {"size_gb": gib}, about=disk.id)
 
     # -------------------------------------------------------------------------------------- marks
 
     def write(self, thing: Machine | Disk, texts: dict[str, str | None]) -> None:
-        """See `Site`."""
-
         def change(tags: list[str]) -> list[str]:
             have = labels.read(tags)
             for key, text in texts.items():
@@ -178,7 +171,6 @@ class Vultr(JsonSite):
         self._change(thing.id, change)
 
     def retag(self, thing: Machine | Disk, before: dict[str, str], after: dict[str, str]) -> None:
-        """See `Site`."""
         old, new = labels.of_users(before), labels.of_users(after)
         self._change(thing.id, lambda tags: [*(t for t in tags if t not in old or t in new), *new])
 
@@ -192,7 +184,6 @@ class Vultr(JsonSite):
                 self._rest.ask("PATCH", path, {"tags": tags}, about=made)
 
     def owners(self, kind: What) -> Mapping[str, str | None]:
-        """See `Site`."""
         if kind == "machine":
             found = self._listed(self.MACHINES)
             return {str(i.get("id")): labels.owner_of(i.get("tags") or ()) for i in found}
@@ -200,7 +191,6 @@ class Vultr(JsonSite):
         return {str(i.get("id")): names.owner_of(i.get("label"), self._account.owner) for i in found}
 
     def restore_mark(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
-        """See `Site`."""
         if kind == "disk":
             self._rest.ask("PATCH", f"/v2/blocks/{made}", {"label": names.name(mark)}, about=made)
             return

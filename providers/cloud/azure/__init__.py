@@ -56,15 +56,12 @@ class Api:
         self.sites = Proximity(account, self.machines)
 
     def offers(self) -> tuple[Offer, ...]:
-        """See `named.Api`."""
         return offers.offers(self._account)
 
     def reserved(self, inputs: NodeInputs) -> Reserved:
-        """See `named.Api`."""
         return self._reservations.asked(inputs)
 
     def machine_id(self, name: str, inputs: PlacedInputs) -> str:
-        """See `named.Api`."""
         region = inputs.region
         if not re.fullmatch(r"[a-z0-9]{1,40}", region):
             summary = f"backend {self._account.config.backend}: the region is not named"
@@ -74,7 +71,7 @@ class Api:
     disk_id = machine_id
 
     def disk_called(self, given: str, inputs: VolumeInputs) -> str | None:
-        """See `named.Api`. No listing has disks of other groups."""
+        """No listing has disks of other groups."""
         start = f"{self._account.root(self._account.group)}/providers/Microsoft.Compute/disks/".lower()
         made = f"{self._account.group}/{given.lower().removeprefix(start)}"
         return made if _ID.fullmatch(made) else None
@@ -116,7 +113,7 @@ class Api:
     # ----------------------------------------------------------------------------------- machines
 
     def machines(self, *, name: str | None = None, states: bool = False) -> list[Machine]:
-        """See `named.Api`. Interfaces give the addresses; states are listed for the whole subscription."""
+        """Interfaces give the addresses; states are listed for the whole subscription."""
         if name is not None:
             made = self.machine(f"{self._account.group}/{name}")
             return [self.with_addresses(made)] if made else []
@@ -134,7 +131,7 @@ class Api:
         return out
 
     def marked(self) -> list[Machine | Disk]:
-        """See `named.Api`: those of the resource group."""
+        """The machines and disks of ours in the resource group."""
         found: list[Machine | Disk] = []
         for kind, read in (("virtualMachines", answers.machine), ("disks", answers.disk)):
             items = (i for i in self._listed(kind) if marks.OWNER in (i.get("tags") or {}))
@@ -145,7 +142,7 @@ class Api:
         return (item.get("tags") or {}).get(marks.OWNER) == self._account.owner
 
     def _interfaces(self) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
-        """By machine: its address, and the place of its public address; and the public addresses by place."""
+        """Machine → its address and the place of its public address; and the public addresses by place."""
         private: dict[str, tuple[str, str]] = {}
         for item in self._listed("networkInterfaces"):
             holder = answers.place(((item.get("properties") or {}).get("virtualMachine") or {}).get("id"))
@@ -171,12 +168,10 @@ class Api:
         return {answers.place(item.get("id")): answers.power(answers.states(what, item)) for item in found}
 
     def machine(self, made: str) -> Machine | None:
-        """See `named.Api`."""
         found = self._look("virtualMachines", made, **{"$expand": "instanceView"})
         return None if found is None else answers.machine("look at a machine", found)
 
     def with_addresses(self, machine: Machine) -> Machine:
-        """See `named.Api`."""
         what = f"interface of {machine.name}"
         found = self._look("networkInterfaces", machine.id)
         if found is None:
@@ -187,7 +182,7 @@ class Api:
         return replace(machine, address=address, public_address=outside)
 
     def run(self, wanted: Wanted[NodeInputs], start: FirstStart) -> Machine:
-        """See `named.Api`. Address and interface are made first, under the same name and tags."""
+        """Address and interface are made first, under the same name and tags."""
         _check_tags(wanted.tags, wanted.address)
         body, tags = partial(machine_body, self._account, wanted, start), self._beside(wanted)
         where = wanted.inputs.zone or wanted.inputs.region
@@ -241,12 +236,12 @@ class Api:
         return {**own, MACHINE_OF: wanted.tags[marks.OWNER]}
 
     def end(self, machine: Machine) -> None:
-        """See `named.Api`. The machine goes first: its parts cannot be removed before it."""
+        """The machine goes first: its parts cannot be removed before it."""
         self._removed("virtualMachines", machine.id)
         self.clean(machine.id)
 
     def clean(self, made: str) -> None:
-        """See `named.Api`. A machine takes its parts along, unless it was never made, or only partly."""
+        """A machine takes its parts along, unless it was never made, or only partly."""
         for kind in ("networkInterfaces", "publicIPAddresses", "disks"):
             found = self._look(kind, made)
             if found is not None and self._left(kind, found):
@@ -261,7 +256,6 @@ class Api:
         return source == "FromImage" and tags.get(marks.OWNER) in (None, self._account.owner)
 
     def tag_machine(self, machine: Machine, tags: Mapping[str, str]) -> None:
-        """See `named.Api`."""
         self._retag(self._path("virtualMachines", machine.id), machine.name, machine.tags, tags)
 
     def _retag(self, path: str, name: str, have: Mapping[str, str], tags: Mapping[str, str]) -> None:
@@ -285,19 +279,17 @@ class Api:
     # -------------------------------------------------------------------------------------- disks
 
     def disks(self, *, name: str | None = None) -> list[Disk]:
-        """See `named.Api`."""
         if name is not None:
             made = self.disk(f"{self._account.group}/{name}")
             return [made] if made else []
         return [answers.disk("list of disks", item) for item in self._listed("disks") if self._ours(item)]
 
     def disk(self, made: str) -> Disk | None:
-        """See `named.Api`."""
         found = self._look("disks", made)
         return None if found is None else answers.disk("look at a disk", found)
 
     def make_disk(self, wanted: Wanted[VolumeInputs], size: int) -> Disk:
-        """See `named.Api`. Simultaneous tries send the same request, and make one disk."""
+        """Simultaneous tries send the same request, and make one disk."""
         _check_tags(wanted.tags, wanted.address)
         what = f"create of {wanted.name}"
         where = wanted.inputs.zone or wanted.inputs.region
@@ -309,29 +301,25 @@ class Api:
         return made
 
     def grow(self, disk: Disk, size: int) -> None:
-        """See `named.Api`."""
         what, body = f"growth of {disk.name}", {"properties": {"diskSizeGB": size}}
         found = self._ask(what, "PATCH", "disks", disk.id, about="size", body=body)
         self._settled(what, lambda: self._look("disks", disk.id), found)
 
     def remove(self, disk: Disk) -> None:
-        """See `named.Api`."""
         self._removed("disks", disk.id)
 
     def tag_disk(self, disk: Disk, tags: Mapping[str, str]) -> None:
-        """See `named.Api`."""
         _check_tags(tags, tags.get(marks.ADDRESS, disk.name), disk.tags)
         self._retag(self._path("disks", disk.id), disk.name, disk.tags, tags)
 
     # -------------------------------------------------------------------------------- attachments
 
     def attach(self, machine: str, disk: Disk) -> None:
-        """See `named.Api`. Azure chooses the LUN."""
+        """Azure chooses the LUN."""
         one = {"diskId": self._path("disks", disk.id), "caching": "None", "deleteOption": "Detach"}
         self._change(f"attach of {disk.name}", machine, {"dataDisksToAttach": [one]})
 
     def detach(self, machine: str, disk: Disk, serials: Sequence[str]) -> None:
-        """See `named.Api`."""
         one = {"diskId": self._path("disks", disk.id)}
         self._change(f"detach of {disk.name}", machine, {"dataDisksToDetach": [one]})
 

@@ -41,7 +41,7 @@ class Account(RestAccount):
             hint = write(config, "options")
             raise PermanentError(PermanentKind.INVALID, summary, about="options.resource_group", hint=hint)
         self.group = group.lower()
-        """In lower case: Azure's answers vary."""
+        """The id in lower case: Azure's answers vary."""
 
     def root(self, group: str | None = None) -> str:
         """The path of a resource group, or of the subscription."""

@@ -20,7 +20,7 @@ _MACHINES: Mapping[str, Phase] = {
     "Failed": Phase.FAILED,
     "Deleting": Phase.ENDING,
 }
-"""By provisioning state. A machine that is being changed still runs."""
+"""Provisioning state → state. A machine that is being changed still runs."""
 _POWER: Mapping[str, Phase] = {
     "starting": Phase.STARTING,
     "stopping": Phase.STOPPED,
@@ -264,7 +264,7 @@ def kind_of(code: str, message: str) -> Kind | None:
 
 
 def hint(code: str, message: str) -> str | None:
-    """What to do about a code."""
+    """The hint for a code."""
     quota = kind_of(code, message) is PermanentKind.QUOTA
     return _HINTS.get("QuotaExceeded" if quota else code)
 

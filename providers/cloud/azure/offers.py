@@ -1,4 +1,4 @@
-"""What Azure can launch, from its list of SKUs and the prices that libcloud ships; its reservations, in
+"""The offers of Azure, from its list of SKUs and the prices that libcloud ships; its reservations, in
 groups, each for one machine type in a zone or in none; and its placement groups.
 
 The list of SKUs has the number of GPUs but not their model, which is part of the size's name. Placement
@@ -169,7 +169,7 @@ KIND = "capacityReservationGroups"
 
 @struct(frozen=True, slots=True)
 class Found:
-    """What a group tells about where machines can be."""
+    """The limits that a group sets for where machines can be."""
 
     region: str
     types: frozenset[tuple[str, str | None]]
@@ -185,7 +185,7 @@ class Reservations:
         self._seen: dict[str, Found | None] = {}
 
     def asked(self, inputs: NodeInputs) -> Reserved:
-        """What a machine takes of the group in its inputs: see `named.Api`.
+        """The part that a machine takes of the group in its inputs.
 
         Such a machine is in no placement group: Azure does not reserve capacity in one.
         """
@@ -252,7 +252,7 @@ _GROUP_NAME = re.compile(r"[\w.-]{1,80}")
 
 
 class Proximity:
-    """See `named.api.Sites`. Ids are `group/name`, as for all of Azure's things."""
+    """Ids are `group/name`, as for all of Azure's things."""
 
     called = "proximity placement group"
     most = None
@@ -263,11 +263,10 @@ class Proximity:
         self._machines = machines
 
     def takes(self, inputs: NodeInputs) -> bool:
-        """See `Sites`: all types can."""
+        """All types can."""
         return True
 
     def id_of(self, name: str, inputs: NodeInputs) -> str:
-        """See `Sites`."""
         whole = name.startswith("/")
         made = answers.place(name) if whole else f"{self._account.group}/{name}".lower()
         known = not whole or path_of(self._account, made).lower() == name.lower()
@@ -281,13 +280,12 @@ class Proximity:
         return self._account.ask(what, method, path_of(self._account, made), COMPUTE, **more)
 
     def tags(self, made: str) -> dict[str, str] | None:
-        """See `Sites`."""
         what = f"look at {made.rpartition('/')[2]}"
         found = if_there(self._ask, what, "GET", made)
         return None if found is None else {str(k): str(v) for k, v in (found.get("tags") or {}).items()}
 
     def make(self, made: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
-        """See `Sites`. A PUT would change an existing group, so it looks first."""
+        """A PUT would change an existing group, so it looks first."""
         name = made.rpartition("/")[2]
         if self.tags(made) is not None:
             raise PermanentError(PermanentKind.CONFLICT, f"there is a {self.called} {name}", about=OPTION)
@@ -299,11 +297,9 @@ class Proximity:
         self._ask(f"create of the {self.called} {name}", "PUT", made, about=OPTION, body=body)
 
     def used(self, made: str) -> bool:
-        """See `Sites`."""
         return any(m.phase is not Phase.ENDING and _group(m) == made for m in self._machines())
 
     def remove(self, made: str) -> None:
-        """See `Sites`."""
         name = made.rpartition("/")[2]
         try:
             if_there(self._ask, f"end of the {self.called} {name}", "DELETE", made)

@@ -69,7 +69,6 @@ class Ec2(Cloud):
 
     @asked
     def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
-        """See `provider.FindsOthers`."""
         wanted = sorted(map(str, addresses))
         parts = [wanted[i : i + VALUES] for i in range(0, len(wanted), VALUES)]
 
@@ -84,7 +83,6 @@ class Ec2(Cloud):
 
     @asked
     def starts_from(self, region: str, known: Collection[str]) -> str | None:
-        """See `provider.StartsFrom`."""
         if not self._account.names_image(region):
             return None
         image = self._account.image(region)
@@ -94,18 +92,15 @@ class Ec2(Cloud):
 
     @asked
     def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
-        """See `provider.Adopts`."""
         look = existing_volumes if kind == "volume" else existing_instances
         return self._account.each(lambda region: list(look(region, ids)))
 
     @asked
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
-        """See `provider.Clears`."""
         self._node_calls.clear(inputs)
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
-        """See `provider.Checks`."""
         faults = preflight_faults(self._account, self._node_calls, self._volume_calls, wanted)
         return [*super().check(wanted), *faults]
 

@@ -82,7 +82,6 @@ class Account(RegionalAccount[Region]):
     # ------------------------------------------------------------------------------------ regions
 
     def make(self, name: str) -> Region:
-        """See `RegionalAccount`."""
         given = self.config.endpoint or endpoint(name, self.catalog.zones)
         login = (self._login(name), self.scrub)
         return Region(name, settings.host(given), login, self.config, self.timeout)
@@ -104,7 +103,6 @@ class Account(RegionalAccount[Region]):
         return self._ambient
 
     def find_image(self, region: str, asked: ImageFilter) -> str:
-        """See `account.Account`."""
         return newest(self.region(region), asked, self.architecture)
 
     def own_disk(self, region: Region, image: str) -> dict[str, Any]:

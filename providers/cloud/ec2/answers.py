@@ -78,12 +78,12 @@ class Volume:
     type: str = ""
     """Empty if EC2 did not report it."""
     age: float = 0.0
-    """As for an instance."""
+    """Its age in seconds, like that of an instance."""
     held: tuple[Held, ...] = field(default=())
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return self.id
 
     @property

@@ -1,4 +1,4 @@
-"""Where EC2 places an instance: its capacity reservation, placement group and subnet, or as spot; and the
+"""Places instances of EC2: their capacity reservation, placement group and subnet, or as spot; and the
 state's key pairs, one in each region with nodes.
 
 EC2 keeps a placement group (see `cloud.placement_groups`) in the zone of its first instance.
@@ -39,7 +39,7 @@ DUPLICATE = "InvalidKeyPair.Duplicate"
 
 
 class Ec2Keys(Pairs[Region, Mapping[str, str]]):
-    """See `Pairs`. A pair is recognized by its tags, which contain the key's fingerprint."""
+    """A pair is recognized by its tags, which contain the key's fingerprint."""
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
@@ -87,7 +87,7 @@ class Ec2Keys(Pairs[Region, Mapping[str, str]]):
         return self._others(region, f"EC2's key pair {self.name} is {have}, ours is {login.fingerprint}")
 
     def there(self, region: Region) -> bool:
-        """See `Pairs`. Another account may have a pair of this name."""
+        """Another account may have a pair of this name."""
         tags = self._find(region)
         return tags is not None and self._is_ours(tags)
 
@@ -113,7 +113,7 @@ NONE_SUCH = "InvalidCapacityReservationId"
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Reserved:
-    """What a reservation tells about where nodes can be."""
+    """The limits that a reservation sets for where nodes can be."""
 
     state: str
     instance_type: str
@@ -224,17 +224,14 @@ class Groups(placement_groups.Groups):
         return self._regions.region(inputs.region)
 
     def takes(self, inputs: NodeInputs) -> bool:
-        """See `placement_groups.Groups`."""
         kind = self._regions.catalog.types.get(inputs.instance_type)
         return kind is None or kind.clusters
 
     def name(self, inputs: NodeInputs) -> str:
-        """See `placement_groups.Groups`."""
         where = inputs.zone or inputs.region
         return f"fleetform-{self._account.owner}-{inputs.fleet}-{where}"
 
     def make(self, name: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
-        """See `placement_groups.Groups`."""
         self._region(inputs).ask(
             "CreatePlacementGroup",
             name,
@@ -244,7 +241,6 @@ class Groups(placement_groups.Groups):
         )
 
     def tags(self, name: str, inputs: NodeInputs) -> dict[str, str] | None:
-        """See `placement_groups.Groups`."""
         action = "DescribePlacementGroups"
         found = self._region(inputs).ask(action, name, Filter=[{"Name": "group-name", "Value": [name]}])
         for item in answers.listed(action, found, "placementGroupSet"):
@@ -253,12 +249,10 @@ class Groups(placement_groups.Groups):
         return None
 
     def used(self, name: str, inputs: NodeInputs) -> bool:
-        """See `placement_groups.Groups`."""
         living = {"placement-group-name": [name], "instance-state-name": LIVE}
         return self._region(inputs).has_instance(living)
 
     def remove(self, name: str, inputs: NodeInputs) -> None:
-        """See `placement_groups.Groups`."""
         try:
             self._region(inputs).ask("DeletePlacementGroup", name, GroupName=name)
         except PermanentError as error:

@@ -99,7 +99,7 @@ class Ec2Nodes:
         return None if instance is None or instance.gone else instance
 
     def type_of(self, machine: Instance, made: str) -> str:
-        """As EC2 reports it."""
+        """The type as EC2 reports it."""
         return machine.type
 
     # ----------------------------------------------------------------------------------- adoption
@@ -111,17 +111,15 @@ class Ec2Nodes:
         return region.starting.next(made, TOGETHER) if re.fullmatch(INSTANCE, made) else None
 
     def take(self, machine: Instance, mark: Mark) -> None:
-        """See `nodes.Driver`."""
         self._account.region(machine.region).tag(machine.id, self._account.tags(mark))
 
     def let_go(self, machine: Instance) -> None:
-        """See `nodes.Driver`."""
         let_go(self._account.region(machine.region), machine.id, machine.tags)
 
     # ------------------------------------------------------------------------------------- create
 
     def create(self, mark: Mark, node: NodeInputs) -> Instance:
-        """It returns when the instance runs."""
+        """Return when the instance runs."""
         region, token = self._account.region(node.region), mark.token
         with self._changing(region, ending=False), self._groups.changing(node):
             try:
@@ -214,7 +212,7 @@ class Ec2Nodes:
                 self._end(instance, have.address)
 
     def clear(self, inputs: Mapping[str, Any]) -> None:
-        """See `provider.Clears`: deletes the key pair and the placement group, if nothing else is left."""
+        """Deletes the key pair and the placement group, if nothing else is left."""
         node = inputs_of("node", inputs)
         region = self._account.region(node.region)
         with self._changing(region, ending=True), self._groups.changing(node, ends=True):
@@ -243,7 +241,7 @@ class Ec2Nodes:
                 yield record, instance, *_state(instance, checks)
 
     def note_ready(self, node: Record) -> None:
-        """Without a look at it first."""
+        """Tag the instance without looking at it first."""
         self._account.region(node.node.region).tag(str(node.outputs["id"]), {marks.TAKEN: "yes"})
 
 

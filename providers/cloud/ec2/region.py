@@ -63,7 +63,7 @@ class Region:
     def dated(
         self, action: str, about: str | None = None, /, **parameters: object
     ) -> tuple[dict[str, Any], str]:
-        """As `ask`, with the answer's date by EC2's own clock; empty if missing."""
+        """Like `ask`, with the answer's date by EC2's own clock; empty if missing."""
         pairs = [("Action", action), ("Version", VERSION), *_flat("", parameters)]
         response = self._connection.request(
             f"{action} in {self.name}",

@@ -34,7 +34,7 @@ SIZES = {
 
 
 class Ec2Volumes:
-    """See `volumes.Driver`."""
+    """EBS volumes."""
 
     usual_type = TYPE
 
@@ -50,7 +50,7 @@ class Ec2Volumes:
         return [volume for volume in found if not volume.gone]
 
     def candidates(self, address: Address, token: str) -> list[Volume]:
-        """Those with the token."""
+        """The volumes with the token."""
         return self.listed(token=token)
 
     def recorded(self, records: Sequence[Record]) -> Iterable[tuple[Record, Volume | None]]:
@@ -61,7 +61,7 @@ class Ec2Volumes:
             yield from ((record, there.get(ids[record.address] or "")) for record in found)
 
     def disk(self, have: Record, *, ending: bool) -> Volume | None:
-        """By its id. If it is missing, EC2 is asked once more."""
+        """Look it up by its id. If it is missing, EC2 is asked once more."""
         region = self._account.region(have.volume.region)
         made = made_id(have, "vol")
         volume = region.volume(made) if made else None
@@ -72,7 +72,7 @@ class Ec2Volumes:
     # ------------------------------------------------------------------------------------- create
 
     def make_once(self, mark: Mark) -> Volume:
-        """It returns when the volume is listed: it may be attached while it is still being made."""
+        """Return when the volume is listed: it may be attached while it is still being made."""
         asked, token = mark.volume, mark.token
         region = self._account.region(asked.region)
         volume = self._account.once(
@@ -145,16 +145,13 @@ class Ec2Volumes:
         return region.appearing.next(made, TOGETHER) if re.fullmatch(VOLUME, made) else None
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
-        """See `volumes.Driver`."""
         return asked.region, "volumes are of one region: write the `region` that it is in"
 
     def check_adopted(self, mark: Mark, disk: Volume) -> None:
-        """See `volumes.Driver`."""
         zone = (mark.volume.zone, disk.zone)
         check(mark, disk.id, size=disk.size, kind=disk.type, availability_zone=zone)
 
     def take(self, disk: Volume, mark: Mark) -> None:
-        """See `volumes.Driver`."""
         self._region(disk).tag(disk.id, self._account.tags(mark))
 
     def let_go(self, disk: Volume) -> None:
@@ -164,7 +161,7 @@ class Ec2Volumes:
     # ----------------------------------------------------------------------------- update, delete
 
     def grow(self, disk: Volume, size: int, about: Address) -> None:
-        """At most once in six hours."""
+        """EC2 allows it at most once in six hours."""
         check_size(about, disk.type, size)
         region = self._region(disk)
         try:
@@ -176,15 +173,12 @@ class Ec2Volumes:
             raise
 
     def retag(self, disk: Volume, mark: Mark, have: Record) -> None:
-        """See `volumes.Driver`."""
         self._account.retag(self._region(disk), disk.id, disk.tags, mark)
 
     def remove(self, disk: Volume, about: Address) -> None:
-        """See `volumes.Driver`."""
         if_there(self._region(disk).ask, "DeleteVolume", str(about), VolumeId=disk.id)
 
     def holders(self, disk: Volume) -> list[str]:
-        """See `volumes.Driver`."""
         return [held.instance for held in disk.held]
 
     def living(self, disk: Volume, machines: Sequence[str]) -> str | None:
@@ -195,7 +189,6 @@ class Ec2Volumes:
         return f"{alive.tags.get(marks.ADDRESS, alive.id)} ({alive.id})" if alive else None
 
     def busy(self, disk: Volume, machines: Sequence[str], *, theirs: bool) -> str:
-        """See `volumes.Driver`."""
         return f"{machines[0]} is releasing it" if machines else ""
 
 
@@ -219,7 +212,7 @@ has its own.
 
 
 class Ec2Attachments(ClaimTags):
-    """See `attachment_driver.Driver`."""
+    """Attachments of EBS volumes to instances."""
 
     regional = True
 

@@ -55,21 +55,18 @@ class Api:
         self.sites = Policies(account, self._do, self.machines)
 
     def offers(self) -> tuple[Offer, ...]:
-        """See `named.Api`."""
         return offers.offers(self._account)
 
     def reserved(self, inputs: NodeInputs) -> Reserved:
-        """See `named.Api`."""
         return self._reservations.asked(inputs, self._account.zone(inputs))
 
     def machine_id(self, name: str, inputs: PlacedInputs) -> str:
-        """See `named.Api`."""
         return f"{self._account.project}/{self._account.zone(inputs)}/{name}"
 
     disk_id = machine_id
 
     def disk_called(self, given: str, inputs: VolumeInputs) -> str | None:
-        """See `named.Api`. A machine can use only disks of its own project."""
+        """A machine can use only disks of its own project."""
         path = re.search(r"(?:^|/)projects/([^/]+)/zones/([^/]+)/disks/([^/]+)$", given)
         made = "/".join(path.groups()) if path else self.disk_id(given, inputs)
         return made if _ID.fullmatch(made) and made.startswith(f"{self._account.project}/") else None
@@ -114,12 +111,10 @@ class Api:
     # ----------------------------------------------------------------------------------- machines
 
     def machines(self, *, name: str | None = None, states: bool = False) -> list[Machine]:
-        """See `named.Api`."""
         del states  # each listing includes them
         return [answers.instance("list of instances", found) for found in self._listed("instances", name)]
 
     def marked(self) -> list[Machine | Disk]:
-        """See `named.Api`."""
         machines, disks = (self._listed(kind, everyones=True) for kind in ("instances", "disks"))
         return [
             *(answers.instance("list of instances", found) for found in machines),
@@ -127,16 +122,14 @@ class Api:
         ]
 
     def machine(self, made: str) -> Machine | None:
-        """See `named.Api`."""
         found = self._thing("instances", made)
         return None if found is None else answers.instance("instance", found)
 
     def with_addresses(self, machine: Machine) -> Machine:
-        """See `named.Api`."""
         return machine
 
     def run(self, wanted: Wanted[NodeInputs], start: FirstStart) -> Machine:
-        """See `named.Api`. Waits for the operation, since only it reports what went wrong.
+        """Waits for the operation, since only it reports what went wrong.
 
         It sends no `requestId`: a repeated one returns the earlier operation, even a failed one. The name
         prevents a second instance anyway.
@@ -155,14 +148,14 @@ class Api:
         return found
 
     def end(self, machine: Machine) -> None:
-        """See `named.Api`. Only its boot disk goes with it."""
+        """Only its boot disk goes with it."""
         self._remove("instances", machine.id)
 
     def clean(self, made: str) -> None:
-        """See `named.Api`: an instance leaves nothing."""
+        """An instance leaves nothing."""
 
     def tag_machine(self, machine: Machine, tags: Mapping[str, str]) -> None:
-        """See `named.Api`. BUSY if somebody else wrote meanwhile: nothing is overwritten."""
+        """BUSY if somebody else wrote meanwhile: nothing is overwritten."""
         path = _path("instances", machine.id)
         mine, text = answers.instance_labels(tags, machine.name, machine.raw.get("labels"))
         metadata = machine.raw.get("metadata") or {}
@@ -178,16 +171,13 @@ class Api:
     # -------------------------------------------------------------------------------------- disks
 
     def disks(self, *, name: str | None = None) -> list[Disk]:
-        """See `named.Api`."""
         return [answers.disk("list of disks", found) for found in self._listed("disks", name)]
 
     def disk(self, made: str) -> Disk | None:
-        """See `named.Api`."""
         found = self._thing("disks", made)
         return None if found is None else answers.disk("disk", found)
 
     def make_disk(self, wanted: Wanted[VolumeInputs], size: int) -> Disk:
-        """See `named.Api`."""
         project, zone, name = wanted.id.split("/")
         what = f"create of {name} in {zone}"
         body = disk_body(wanted, size)
@@ -201,19 +191,17 @@ class Api:
         raise AssertionError("pauses end with a fault")
 
     def grow(self, disk: Disk, size: int) -> None:
-        """See `named.Api`."""
         path = f"{_path('disks', disk.id)}/resize"
         self._do(f"growth of {disk.name}", "POST", path, "size", body={"sizeGb": str(size)})
 
     def remove(self, disk: Disk) -> None:
-        """See `named.Api`."""
         self._remove("disks", disk.id)
 
     def _remove(self, kind: str, made: str) -> None:
         if_there(self._do, f"end of {_name(made)}", "DELETE", _path(kind, made))
 
     def tag_disk(self, disk: Disk, tags: Mapping[str, str]) -> None:
-        """See `named.Api`. BUSY if somebody else wrote meanwhile: nothing is overwritten."""
+        """BUSY if somebody else wrote meanwhile: nothing is overwritten."""
         about = tags.get(marks.ADDRESS, disk.name)
         body = {
             "labelFingerprint": disk.raw.get("labelFingerprint"),
@@ -224,7 +212,6 @@ class Api:
     # -------------------------------------------------------------------------------- attachments
 
     def attach(self, machine: str, disk: Disk) -> None:
-        """See `named.Api`."""
         body = {
             "source": f"projects/{_path('disks', disk.id)}",
             "deviceName": disk.name,
@@ -235,7 +222,6 @@ class Api:
         self._do(f"attach of {disk.name}", "POST", path, disk.name, body=body)
 
     def detach(self, machine: str, disk: Disk, serials: Sequence[str]) -> None:
-        """See `named.Api`."""
         device = serials[0] if serials else disk.name
         path = f"{_path('instances', machine)}/detachDisk"
         self._do(f"detach of {disk.name}", "POST", path, disk.name, params={"deviceName": device})

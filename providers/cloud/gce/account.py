@@ -87,7 +87,7 @@ class Account(RestAccount):
 TOKEN_URI = "https://oauth2.googleapis.com/token"  # noqa: S105  # a URL
 SCOPE = "https://www.googleapis.com/auth/compute"
 LIFE = 3600
-"""For how many seconds a signed request for a token, and its token, is valid."""
+"""Lifetime in seconds of a signed request for a token, and of its token."""
 HINT = (
     "`credentials.key` names the variable that has the key of a service account: the path of its JSON file, "
     "the JSON itself, or its private key as PEM with the account's address under `credentials.email`"

@@ -256,7 +256,7 @@ def first(error: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def hint(code: str) -> str | None:
-    """What to do about a code."""
+    """The hint for a code."""
     return _HINTS.get(code)
 
 
@@ -264,7 +264,7 @@ OWNER_LABEL = "fleetform_owner"
 TOKEN_LABEL = "fleetform_token"  # noqa: S105  # the name of a label
 PART_LABEL = "fleetform_mark_"
 DISK_OF_LABEL = "fleetform_disk_of"
-"""On an instance's own disk: the instance to which it belongs."""
+"""Label of an instance's own disk: the instance to which it belongs."""
 METADATA_ITEM = "fleetform"
 """The item of an instance's metadata."""
 MOST_LABELS = 64

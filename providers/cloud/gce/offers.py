@@ -1,4 +1,4 @@
-"""What GCE can launch, from its API and the prices that libcloud ships; its reservations, each for a zone and
+"""The offers of GCE, from its API and the prices that libcloud ships; its reservations, each for a zone and
 a machine type; and its placement groups.
 
 The API lists machine types with GPUs of their own (`a3-highgpu-8g`). It does not list types with added GPUs:
@@ -176,7 +176,7 @@ _NAME = re.compile(
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a reservation tells about where machines can be."""
+    """The limits that a reservation sets for where machines can be."""
 
     zone: str
     state: str
@@ -196,7 +196,7 @@ class Reservations:
         self._seen: dict[tuple[str, str], dict[str, Found] | None] = {}
 
     def asked(self, inputs: NodeInputs, zone: str) -> Reserved:
-        """What a machine in a zone takes of the reservation in its inputs: see `named.Api`."""
+        """The part that a machine in a zone takes of the reservation in its inputs."""
         given = str(inputs.reservation)
         parts = _NAME.fullmatch(given)
         if not parts:
@@ -301,7 +301,7 @@ _GROUP_NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class Policies:
-    """See `named.api.Sites`. Ids are `project/region/name`."""
+    """Ids are `project/region/name`."""
 
     called = "compact placement policy"
     most = 1500
@@ -315,11 +315,10 @@ class Policies:
         self._machines = machines
 
     def takes(self, inputs: NodeInputs) -> bool:
-        """See `Sites`."""
         return inputs.instance_type.partition("-")[0] in FAMILIES
 
     def id_of(self, name: str, inputs: NodeInputs) -> str:
-        """See `Sites`. A policy of another project or region cannot be used."""
+        """A policy of another project or region cannot be used."""
         project, region = self._account.project, inputs.region
         path = _PATH.fullmatch(name)
         where = path.groups() if path else (project, region, name)
@@ -330,7 +329,6 @@ class Policies:
         return "/".join(where)
 
     def tags(self, made: str) -> dict[str, str] | None:
-        """See `Sites`."""
         what = f"look at {made.rpartition('/')[2]}"
         found = if_there(self._account.ask, what, "GET", path_of(made))
         if found is None:
@@ -342,7 +340,6 @@ class Policies:
         return {str(k): str(v) for k, v in tags.items()} if isinstance(tags, dict) else {}
 
     def make(self, made: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
-        """See `Sites`."""
         project, region, name = made.split("/")
         body = {
             "name": name,
@@ -353,11 +350,9 @@ class Policies:
         self._do(f"create of the {self.called} {name}", "POST", path, OPTION, body=body)
 
     def used(self, made: str) -> bool:
-        """See `Sites`."""
         return any(_is_in(machine, made) for machine in self._machines())
 
     def remove(self, made: str) -> None:
-        """See `Sites`."""
         if_there(self._do, f"end of the {self.called} {made.rpartition('/')[2]}", "DELETE", path_of(made))
 
 

@@ -32,7 +32,7 @@ from providers.cloud.volumes import Volumes
 
 
 class NamedVolumes:
-    """See `volumes.Driver`."""
+    """Disks of a cloud with unique names."""
 
     def __init__(self, account: Account, api: Api) -> None:
         self._account = account
@@ -40,7 +40,6 @@ class NamedVolumes:
 
     @property
     def usual_type(self) -> str:
-        """See `volumes.Driver`."""
         return self._api.disk_type
 
     def listed(self, **narrow: str) -> list[Disk]:
@@ -101,39 +100,31 @@ class NamedVolumes:
         return self._api.disk(made) if made else None
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
-        """See `volumes.Driver`."""
         return self._account.CLOUD, f"write {self._api.called}"
 
     def check_adopted(self, mark: Mark, disk: Disk) -> None:
-        """See `volumes.Driver`."""
         asked = mark.volume
         region, zone = (asked.region, disk.region), (asked.zone, disk.zone)
         check(mark, disk.name, size=disk.size, kind=disk.type, region=region, availability_zone=zone)
 
     def take(self, disk: Disk, mark: Mark) -> None:
-        """See `volumes.Driver`."""
         self._api.tag_disk(disk, tags_once_adopted(disk.tags, tags_of(mark)))
 
     def let_go(self, disk: Disk) -> None:
-        """See `volumes.Driver`."""
         self._api.tag_disk(disk, tags_left(disk.tags, disk.id))
 
     # ----------------------------------------------------------------------------- update, delete
 
     def grow(self, disk: Disk, size: int, about: Address) -> None:
-        """See `volumes.Driver`."""
         self._api.grow(disk, size)
 
     def retag(self, disk: Disk, mark: Mark, have: Record) -> None:
-        """See `volumes.Driver`."""
         self._api.tag_disk(disk, retagged(disk.tags, disk.id, tags_of(mark), have))
 
     def remove(self, disk: Disk, about: Address) -> None:
-        """See `volumes.Driver`."""
         self._api.remove(disk)
 
     def holders(self, disk: Disk) -> Sequence[str]:
-        """See `volumes.Driver`."""
         return disk.holders
 
     def living(self, disk: Disk, machines: Sequence[str]) -> str | None:
@@ -144,12 +135,11 @@ class NamedVolumes:
         return None
 
     def busy(self, disk: Disk, machines: Sequence[str], *, theirs: bool) -> str:
-        """See `volumes.Driver`."""
         return "a machine is releasing it" if machines else ""
 
 
 class NamedAttachments:
-    """See `attachment_driver.Driver`. A machine knows where its disks are; a disk knows its holders."""
+    """Attachments of disks. A machine knows where its disks are; a disk knows its holders."""
 
     regional = False
 
@@ -205,7 +195,6 @@ class NamedAttachments:
         return machine.id
 
     def claim(self, disk: attachment_driver.Disk, machine: str) -> Claim | None:
-        """See `attachment_driver.Driver`."""
         return of_tags(disk.tags, disk.id, machine)
 
     def write(self, disk: attachment_driver.Disk, machine: str, claim: Claim) -> None:
@@ -221,11 +210,9 @@ class NamedAttachments:
         self._api.tag_disk(disk.source, {key: value for key, value in disk.tags.items() if key not in mine})
 
     def attach(self, disk: attachment_driver.Disk, machine: str, about: str) -> None:
-        """See `attachment_driver.Driver`."""
         self._api.attach(machine, disk.source)
 
     def detach(self, disk: attachment_driver.Disk, machine: str) -> None:
-        """See `attachment_driver.Driver`."""
         serials = next((h.serials for h in disk.holders if h.machine == machine), ())
         self._api.detach(machine, disk.source, serials)
 
@@ -271,7 +258,7 @@ class Named(Cloud):
 
     @asked
     def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
-        """See `provider.FindsOthers`. A machine's own disk may carry the machine's mark."""
+        """A machine's own disk may carry the machine's mark."""
         found = [
             checks.existing(
                 thing.tags,
@@ -290,7 +277,6 @@ class Named(Cloud):
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
-        """See `provider.Checks`."""
         nodes = [inputs_of("node", inputs) for address, inputs in wanted.items() if address.kind == "node"]
         kinds = {tuple(str(getattr(node, key)) for key in KIND): node for node in nodes}
         looks = [partial(self._node_calls.reserved, kinds[key]) for key in sorted(kinds)]
@@ -303,5 +289,4 @@ class Named(Cloud):
 
     @asked
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
-        """See `provider.Clears`."""
         self._node_calls.clear(address, token, inputs)

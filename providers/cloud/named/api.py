@@ -29,7 +29,7 @@ class Phase(StrEnum):
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Where a machine finds one of its disks: see `hosts.OnNode`."""
+    """The place where a machine finds one of its disks, as `hosts.OnNode`."""
 
     links: tuple[str, ...]
     serials: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Disk:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Reserved:
-    """What a machine takes of a reservation."""
+    """The part of a reservation that a machine takes."""
 
     body: Mapping[str, Any]
     """The part for the request, for the `Api` only."""
@@ -184,7 +184,7 @@ class Api(Protocol):
         """The offers that can be launched now in the backend's regions."""
 
     def reserved(self, inputs: NodeInputs) -> Reserved:
-        """What a machine takes of the reservation in `inputs`; `PermanentError` if there is no such
+        """The part that a machine takes of the reservation in `inputs`; `PermanentError` if there is no such
         reservation, `NO_CAPACITY` if it is not for this machine in this place.
         """
 

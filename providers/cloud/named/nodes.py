@@ -93,7 +93,7 @@ class NamedNodes:
     # ------------------------------------------------------------------------------------- create
 
     def create(self, mark: Mark, node: NodeInputs) -> Machine:
-        """It returns when the machine runs."""
+        """Return when the machine runs."""
         with self.groups.changing(node):
             return self._create(mark, node)
 
@@ -143,7 +143,7 @@ class NamedNodes:
             return there
 
     def reserved(self, node: NodeInputs) -> Reserved | None:
-        """What a node takes of its reservation; `PermanentError` if it cannot."""
+        """The part of its reservation that a node takes; `PermanentError` if it cannot."""
         return self._api.reserved(node) if node.reservation else None
 
     def _login(self) -> Login:
@@ -199,7 +199,7 @@ class NamedNodes:
         return have.outputs
 
     def remove(self, have: Record, there: Callable[[], list[Machine]]) -> None:
-        """It returns when nothing of the machine is left. With the last one of a cluster its placement group
+        """Return when nothing of the machine is left. With the last one of a cluster its placement group
         is deleted, even if the machine had ended before.
         """
         with self.groups.changing(have.node, ends=True):
@@ -210,7 +210,6 @@ class NamedNodes:
                 self._api.end(machine)
 
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
-        """See `provider.Clears`."""
         node = inputs_of("node", inputs)
         made = self._api.machine_id(name_of(address, token), node)
         with self.groups.changing(node, ends=True):
@@ -350,27 +349,22 @@ class Groups(placement_groups.Groups):
     # ------------------------------------------------------------------------- what each cloud has
 
     def takes(self, inputs: NodeInputs) -> bool:
-        """See `placement_groups.Groups`."""
         return self._sites.takes(inputs)
 
     def name(self, inputs: NodeInputs) -> str:
-        """See `placement_groups.Groups`: an owner is too long for a part of the name."""
+        """An owner is too long for a part of the name."""
         fleet, where = inputs.fleet, inputs.zone or inputs.region
         whose = hashlib.sha256(f"{self._account.owner}\0{fleet}\0{where}".encode()).hexdigest()
         return name_of(Address("fleet", f"fleetform-{fleet}"), whose)
 
     def make(self, name: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
-        """See `placement_groups.Groups`."""
         self._sites.make(self._sites.id_of(name, inputs), inputs, tags)
 
     def tags(self, name: str, inputs: NodeInputs) -> Mapping[str, str] | None:
-        """See `placement_groups.Groups`."""
         return self._sites.tags(self._sites.id_of(name, inputs))
 
     def used(self, name: str, inputs: NodeInputs) -> bool:
-        """See `placement_groups.Groups`."""
         return self._sites.used(self._sites.id_of(name, inputs))
 
     def remove(self, name: str, inputs: NodeInputs) -> None:
-        """See `placement_groups.Groups`."""
         self._sites.remove(self._sites.id_of(name, inputs))

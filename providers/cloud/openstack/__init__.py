@@ -64,13 +64,12 @@ class OpenStack(Cloud):
 
     @asked
     def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
-        """See `provider.FindsOthers`. OpenStack has no filter for metadata: all of the project are read."""
+        """OpenStack has no filter for metadata: all of the project are read."""
         found = [*self.existing("node"), *self.existing("volume")]
         return checks.others(found, self._account.owner, addresses)
 
     @asked
     def starts_from(self, region: str, known: Collection[str]) -> str | None:
-        """See `provider.StartsFrom`."""
         if not self._account.names_image(region):
             return None
         image = self._account.image(region)
@@ -78,13 +77,11 @@ class OpenStack(Cloud):
 
     @asked
     def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
-        """See `provider.Adopts`."""
         look = existing_volumes if kind == "volume" else existing_servers
         return self._account.each(lambda region: list(look(region, ids)))
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
-        """See `provider.Checks`."""
         return [
             *super().check(wanted),
             *preflight_faults(self._account, self._node_calls, self._disks.seen, wanted),

@@ -82,7 +82,6 @@ class Account(RegionalAccount[Region]):
     # ------------------------------------------------------------------------------------ regions
 
     def make(self, name: str) -> Region:
-        """See `RegionalAccount`."""
         application = any(key in self.config.credentials for key in APPLICATION)
         values = settings.secrets(self.config, APPLICATION if application else PASSWORD)
         # The user name is not a secret, and may be part of every message.
@@ -132,7 +131,6 @@ class Account(RegionalAccount[Region]):
         return {"identity": {"methods": ["application_credential"], "application_credential": credential}}
 
     def find_image(self, region: str, asked: ImageFilter) -> str:
-        """See `account.Account`."""
         return names.newest(self.region(region), asked)
 
     # -------------------------------------------------------------------------------------- marks
@@ -198,7 +196,7 @@ class Once:
         self._unsure: dict[str, float] = {}
 
     def __call__(self, token: str, make: Callable[[], T], look: Callable[[], T | None]) -> T:
-        """What `look` finds for this token, else what `make` makes."""
+        """The thing that `look` finds for this token, else the one that `make` makes."""
         with _LOCKS[hash(token) % len(_LOCKS)]:
             found = look()
             if found is None and token in self._unsure:

@@ -90,7 +90,7 @@ class Volume:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return self.id
 
     @property

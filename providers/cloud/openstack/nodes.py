@@ -39,7 +39,7 @@ class NovaNodes:
         self._keys = keys
         self._floating = Floating(account)
         self._failed: dict[str, ProviderError] = {}
-        """By token, the fault of a create whose broken server could not be deleted yet."""
+        """Token → the fault of a create whose broken server could not be deleted yet."""
 
     def listed(self, **narrow: str) -> list[Server]:
         """All of ours that are alive, in all regions."""
@@ -95,17 +95,16 @@ class NovaNodes:
     # ----------------------------------------------------------------------------------- adoption
 
     def named(self, asked: NodeInputs) -> Server | None:
-        """By its id. The listing is shared."""
+        """Look it up by its id. The listing is shared."""
         return self._account.region(asked.region).shared.servers.find(str(asked.instance_id))
 
     def take(self, machine: Server, mark: Mark) -> None:
-        """See `nodes.Driver`."""
         region = self._account.region(machine.region)
         region.tag("compute", _path(machine.id), self._account.tags(mark))
         region.shared.servers.changed(machine.id)
 
     def let_go(self, machine: Server) -> None:
-        """In one request: half of a mark would be unreadable."""
+        """All tags change in one request: half of a mark would be unreadable."""
         region, path = self._account.region(machine.region), _path(machine.id)
         region.write("compute", path, tags_left(region.written("compute", path), machine.id))
         region.shared.servers.changed(machine.id)
@@ -113,7 +112,7 @@ class NovaNodes:
     # ------------------------------------------------------------------------------------- create
 
     def create(self, mark: Mark, node: NodeInputs) -> Server:
-        """It returns when the server runs and has an address."""
+        """Return when the server runs and has an address."""
         address, token = mark.address, mark.token
         region = self._account.region(node.region)
         if node.spot:
@@ -245,7 +244,7 @@ class NovaNodes:
         return outputs(machine)
 
     def remove(self, have: Record, there: Callable[[], list[Server]]) -> None:
-        """It returns when the server is gone and its quota is free. With the last one of a region its key
+        """Return when the server is gone and its quota is free. With the last one of a region its key
         pair is deleted.
         """
         found = there()
@@ -291,7 +290,7 @@ class NovaNodes:
                 yield record, server, *_state(server)
 
     def note_ready(self, node: Record) -> None:
-        """Without a look at it first."""
+        """Tag the server without looking at it first."""
         self._region(node).tag("compute", _path(node.outputs["id"]), {marks.TAKEN: "yes"})
 
 
@@ -325,7 +324,7 @@ def _state(server: Server | None) -> tuple[NodeState, str | None]:
 
 
 class NovaKeys(Pairs[Region, str]):
-    """See `Pairs`. A pair is recognized by its public key. Pairs belong to their user."""
+    """A pair is recognized by its public key. Pairs belong to their user."""
 
     def _send(self, region: Region, login: Login) -> None:
         pair = {"name": self.name, "public_key": f"{login.public} {self.name}"}

@@ -35,7 +35,7 @@ CONNECTIONS: Mapping[str, str] = {
 
 
 RECENT = 5.0
-"""For how many seconds a listing is reused by those who adopt one thing of it."""
+"""Seconds for which a listing is reused by those who adopt one thing of it."""
 
 
 @struct(frozen=True, slots=True)
@@ -268,7 +268,7 @@ class Token:
 
     value: str
     expires: float
-    """By the monotonic clock."""
+    """The time by the monotonic clock."""
     catalog: tuple[Mapping[str, Any], ...]
 
     def regions(self) -> list[str]:

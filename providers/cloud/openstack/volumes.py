@@ -29,7 +29,7 @@ GROWS_IN_USE = "volume 3.42"
 
 
 class CinderVolumes:
-    """See `volumes.Driver`."""
+    """Volumes of Cinder."""
 
     usual_type = ""
 
@@ -44,7 +44,7 @@ class CinderVolumes:
         return self._account.each(lambda region: self._in(region, **narrow))
 
     def _in(self, region: Region, **narrow: str) -> list[Volume]:
-        """By their metadata: an adopted volume has a name of its own.
+        """Look them up by their metadata: an adopted volume has a name of its own.
 
         If a cinder ignores the filter for metadata, nothing is missed.
         """
@@ -73,7 +73,7 @@ class CinderVolumes:
     # ------------------------------------------------------------------------------------- create
 
     def make_once(self, mark: Mark) -> Volume:
-        """It returns when the volume can be attached."""
+        """Return when the volume can be attached."""
         token, wanted = mark.token, mark.volume
         region = self._account.region(wanted.region)
         made = self._account.made_once(
@@ -136,12 +136,11 @@ class CinderVolumes:
     # ----------------------------------------------------------------------------------- adoption
 
     def named(self, mark: Mark) -> Volume | None:
-        """By its id, since names are not unique. The listing is shared."""
+        """Look it up by its id, since names are not unique. The listing is shared."""
         asked = mark.volume
         return self._account.region(asked.region).shared.volumes.find(str(asked.volume_id))
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
-        """See `volumes.Driver`."""
         hint = "write its id, of the named project and `region`: `openstack volume list`"
         return asked.region, hint
 
@@ -156,12 +155,11 @@ class CinderVolumes:
         self._account.tags(mark)
 
     def take(self, disk: Volume, mark: Mark) -> None:
-        """See `volumes.Driver`."""
         self._region(disk).tag("volume", f"/volumes/{disk.id}", self._account.tags(mark))
         self._region(disk).shared.volumes.changed(disk.id)
 
     def let_go(self, disk: Volume) -> None:
-        """In one request: half of a mark would be unreadable."""
+        """All tags change in one request: half of a mark would be unreadable."""
         region, path = self._region(disk), f"/volumes/{disk.id}"
         region.write("volume", path, tags_left(region.written("volume", path), disk.id))
         region.shared.volumes.changed(disk.id)
@@ -189,11 +187,10 @@ class CinderVolumes:
                 asked = True
 
     def retag(self, disk: Volume, mark: Mark, have: Record) -> None:
-        """See `volumes.Driver`."""
         self._account.retag(self._region(disk), "volume", f"/volumes/{disk.id}", disk.tags, mark)
 
     def remove(self, disk: Volume, about: Address) -> None:
-        """It returns when the volume is gone."""
+        """Return when the volume is gone."""
         region, made = self._region(disk), disk.id
         self._end(region, made)
         for _ in pauses(f"{made} is not gone yet", made):
@@ -209,7 +206,6 @@ class CinderVolumes:
         if_there(region.ask, f"deleting volume {made}", "volume", "DELETE", f"/volumes/{made}")
 
     def holders(self, disk: Volume) -> list[str]:
-        """See `volumes.Driver`."""
         return [held.server for held in disk.held]
 
     def living(self, disk: Volume, machines: Sequence[str]) -> str | None:
@@ -232,11 +228,11 @@ def _age(volume: Volume) -> tuple[str, str]:
 
 IN_USE = "in-use"
 _SERIAL = 20
-"""How many characters of a volume's id a virtual disk has as its serial number."""
+"""Characters of a volume's id in the serial number of its virtual disk."""
 
 
 class NovaAttachments(ClaimTags):
-    """See `attachment_driver.Driver`."""
+    """Attachments of Cinder volumes to servers."""
 
     regional = True
 
