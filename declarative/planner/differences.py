@@ -38,7 +38,7 @@ OF_NO_NODE: Mapping[str, str] = {
     "fleet.ssh_config.hosts.topology": "which racks a task may use; read when a task is placed",
 }
 """Fields whose change is neither an action at once nor a difference: none of them shapes a node. A test goes
-through all fields of both documents, and this list has at most ten entries.
+through all fields of both documents.
 """
 
 

@@ -1483,6 +1483,7 @@ IN_PLACE: dict[str, dict[str, object]] = {
         "unreachable_duration": "1h",
         "same": "region",
         "fallback": "none",
+        "backfill": "any",
         "schedule": {"start": "0 0 * * *", "stop": "59 23 * * *"},
         "tags": {"a": "b"},
         "prevent_destroy": True,
