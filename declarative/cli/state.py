@@ -272,7 +272,7 @@ def rm(session: ProjectSession, addresses: tuple[str, ...], **options: Any) -> i
 
 def _to_forget(state: State, texts: Iterable[str], *, cascade: bool) -> list[Address]:
     """Every record that is meant, in the order of `state list`; `InvalidError` if others need one of them."""
-    from declarative.store.records import by_address
+    from declarative.model.state import by_address
     from declarative.store.rename import members, parse, users
 
     addresses = {address for text in texts for address in members(state, parse(text))}
@@ -320,7 +320,7 @@ def mv(session: ProjectSession, source: str, target: str, dry_run: bool, lock_ti
 
 
 def _moves(moves: Mapping[Address, Address]) -> str:
-    from declarative.store.records import by_address
+    from declarative.model.state import by_address
 
     return "".join(f"  {old} -> {moves[old]}\n" for old in sorted(moves, key=by_address))
 

@@ -321,6 +321,11 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple([(0, int(p), "") if len(p) < 19 and p.isdecimal() else (1, 0, p) for p in parts])
 
 
+def by_address(address: Address) -> tuple[int, object]:
+    """A sort key: kinds in the order in which they are made, then names as people count."""
+    return (KINDS.index(address.kind) if address.kind in KINDS else len(KINDS), natural(address.name))
+
+
 def rank_name(task: str, rank: int) -> str:
     """`train-2`: the name of a rank, and of its reservation."""
     return f"{task}-{rank}"

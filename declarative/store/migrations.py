@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from declarative import __version__
 from declarative.model.diagnostic import is_version
-from declarative.store import backup, lock, schema
+from declarative.store import backup, lock, schema, seal
 from declarative.store.errors import FROM_BACKUP, StateError
 from declarative.store.sql import Connection, Database
 
@@ -41,6 +41,7 @@ def agree(database: Database, *, read_only: bool, notify: Notify | None = None) 
             f"install fleetform {tool} or newer" if tool else "install a newer fleetform",
         )
     if version == schema.FORMAT_VERSION:
+        database.format = version
         return True
     with database.reading() as connection:
         if has_later_columns(connection, version):
@@ -54,6 +55,7 @@ def agree(database: Database, *, read_only: bool, notify: Notify | None = None) 
             "older-format", f"the state {name} has the older format {version}", "`fleetform apply` renews it"
         )
     _renew(database, notify)
+    database.format = schema.FORMAT_VERSION
     return True
 
 
@@ -173,6 +175,11 @@ def create(connection: Connection) -> None:
 
 def migrate(connection: Connection, format: int) -> None:
     """Bring a state of `format` to this tool's, inside the caller's transaction: all or nothing."""
+    connection.format = format
+    was_whole = seal.is_whole(connection)
     for migration in MIGRATIONS[format - 1 :]:
         migration(connection)
     connection.update("meta", {"format_version": 1 + len(MIGRATIONS), "tool": __version__})
+    connection.format = schema.FORMAT_VERSION
+    if was_whole:  # else the seal stays as it is, and shows the damage
+        seal.put(connection)

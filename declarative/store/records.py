@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from declarative.model.state import KINDS, Address, Intent, Record, State, natural
+from declarative.model.state import Address, Intent, Record, State, by_address, natural
 from declarative.model.status import RankStatus, Readiness
 from declarative.store.consistency import wrong_values
 from declarative.store.errors import FROM_BACKUP, StateError
@@ -24,11 +24,6 @@ MOST_BOUND = 500
 
 BY_ADDRESS = "WHERE address = :its_address"
 BY_ADDRESSES = "WHERE address IN (:its_addresses)"
-
-
-def by_address(address: Address) -> tuple[int, object]:
-    """A sort key: kinds in the order in which they are made, then names as people count."""
-    return (KINDS.index(address.kind) if address.kind in KINDS else len(KINDS), natural(address.name))
 
 
 # ------------------------------------------------------------------------------------------ reading

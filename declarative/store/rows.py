@@ -9,13 +9,12 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import fields
 from enum import Enum
 from typing import Any, TypeVar
 
 from declarative.model.codec import DataReader, reader, struct_reader
-from declarative.model.state import Address
 from declarative.store.schema import COLUMNS
 
 T = TypeVar("T")
@@ -53,11 +52,10 @@ def stored_fields(table: str, cls: Any) -> tuple[str, ...]:
 
 
 @functools.cache
-def plain_reader(cls: Any, names: tuple[str, ...], optional: Collection[str] = ()) -> DataReader:
-    """Reads what `plain` made; only `optional` fields may be missing."""
+def plain_reader(cls: Any, names: tuple[str, ...]) -> DataReader:
+    """Reads what `plain` made."""
     hints = typing.get_type_hints(cls)
-    required = [name for name in names if name not in optional]
-    return struct_reader({name: reader(hints[name]) for name in names}, required, cls)
+    return struct_reader({name: reader(hints[name]) for name in names}, names, cls)
 
 
 @functools.lru_cache(maxsize=64)
@@ -72,10 +70,10 @@ def _from_column(hint: Any) -> Convert | None:
     if types.NoneType in args:
         inner = _from_column(next(arg for arg in args if arg is not types.NoneType))
         return inner and (lambda value: None if value is None else inner(value))
-    if args == (Address,):
-        return lambda texts: frozenset(map(Address.parse, texts))
-    if hint is Address:
-        return Address.parse
+    if args and hasattr(args[0], "parse"):
+        return lambda texts: frozenset(map(args[0].parse, texts))
+    if hasattr(hint, "parse"):  # an address: it is stored as its text
+        return typing.cast("Convert", hint.parse)
     kind = typing.get_origin(hint) or hint
     is_made = kind in (tuple, frozenset) or (isinstance(kind, type) and issubclass(kind, Enum))
     return typing.cast("Convert", kind) if is_made else None
@@ -96,6 +94,6 @@ def _to_column(hint: Any) -> Convert | None:
         return lambda values: sorted(map(str, values))
     if kind is tuple:
         return list
-    if kind is Address:
+    if hasattr(kind, "parse"):
         return str
     return (lambda member: member.value) if isinstance(kind, type) and issubclass(kind, Enum) else None

@@ -17,11 +17,10 @@ from declarative.model.codec import BadDataError, reader
 from declarative.model.outputs import OneOf, address_of
 from declarative.model.record import struct
 from declarative.model.schema import Doc, Is
-from declarative.model.state import KINDS, Address, Intent, Record, State, natural
+from declarative.model.state import KINDS, Address, Intent, Record, State, by_address, natural
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store.consistency import HeldBlocks, wrong_values
 from declarative.store.errors import StateError
-from declarative.store.records import by_address
 from declarative.store.rows import columns
 from declarative.store.schema import FORMAT_VERSION, copied
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from declarative.model.state import DRAINED, Address, Intent, Record, State
+from declarative.model.state import DRAINED, Address, Intent, Record, State, by_address
 from declarative.model.status import Drain, Outage, RankStatus, Readiness
 from declarative.store import events, journal, lock, loop_state, push, record_changes, records, seal
 from declarative.store.commit_queue import CommitQueue, PendingCommit
@@ -443,7 +443,7 @@ class Writer:
     def drop(self, connection: Connection, addresses: Collection[Address]) -> None:
         """Forget records without a backend call: the real things stay. Forgets all of them, or none."""
         now = self._clock()
-        for address in sorted(set(addresses), key=records.by_address, reverse=True):  # users first
+        for address in sorted(set(addresses), key=by_address, reverse=True):  # users first
             record = records.recorded(connection, address)
             open_intents = records.open_intents(connection, address)
             if open_intents:

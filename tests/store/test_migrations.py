@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -169,6 +170,48 @@ def test_who_only_reads_reads_every_format_and_changes_none(tmp_path, new_state,
     told: list[str] = []
     open_store(url, root=tmp_path, notify=told.append).close()
     assert len(told) == (number < FORMAT_VERSION), "it was still of its own format"
+
+
+SEALED = [number for number in FORMATS if number >= 6]
+"""The formats that have a seal."""
+
+
+def seal_as_then(url: str, path: Path, number: int) -> None:
+    """Seal a state as the fleetform of its format did: a digest of what `state pull` printed then."""
+    with open_store(url, read_only=True) as store:
+        intents = [[i.id, i.begun_at, i.place, i.tick] for i in store.read().intents]
+    digest = hashlib.sha256(schema.dumps([pulled(number), intents]).encode()).hexdigest()
+    with closing(sqlite3.connect(path)) as made:
+        made.execute("UPDATE meta SET seal = ?", (digest,))
+        made.commit()
+
+
+@pytest.mark.parametrize("number", SEALED)
+def test_a_sealed_state_of_an_older_format_is_read_and_brought_up_to_date(tmp_path, number) -> None:
+    """It is whole before and after, and sealed again: an upgrade takes nobody's state for damaged."""
+    path = tmp_path / "state.db"
+    url = restore(path, number)
+    seal_as_then(url, path, number)
+    with open_store(url, read_only=True) as store:
+        assert store.check() == []
+        assert store.pull() == expected(number)
+    with open_store(url) as store:
+        assert store.check() == []
+        assert store.pull() == expected(number)
+        assert store.seal() is not None
+
+
+@pytest.mark.parametrize("number", SEALED)
+def test_what_is_damaged_is_so_after_a_migration_too(tmp_path, number) -> None:
+    path = tmp_path / "state.db"
+    url = restore(path, number)
+    seal_as_then(url, path, number)
+    with closing(sqlite3.connect(path)) as made:
+        made.execute("UPDATE meta SET serial = serial + 1")
+        made.commit()
+    for read_only in (True, False, False):
+        with open_store(url, read_only=read_only) as store:
+            assert any("has changed it" in fault for fault in store.check())
 
 
 @pytest.mark.parametrize("number", FORMATS)
