@@ -199,7 +199,7 @@ class Search:
             if new_worth > worth and all(map(new.seats, required)):
                 best, worth = new, new_worth
         least = min((levels[job.task.priority] * job.weight for job in unseated), default=1.0)
-        proved = answer.impossible or -answer.bound < worth + 0.99 * least
+        proved = answer.impossible or -answer.bound < worth + least - SKEW
         no_more = -answer.bound < worth + 1 - SKEW
         if proved:
             return best, {job.index for job in optional if not best.seats(job)}, no_more
@@ -230,7 +230,7 @@ class Search:
                     map(seating.seats, unseated)
                 ):
                     seating = new
-            if answer.impossible or -answer.bound < 0.99 * min(job.weight for job in unseated):
+            if answer.impossible or -answer.bound < min(job.weight for job in unseated) - SKEW:
                 proved |= {job.index for job in unseated}
         return seating, proved
 
