@@ -27,7 +27,7 @@ HARMLESS = frozenset({Cause.CREATE, Cause.UPDATE})
 DAY = 86400.0
 _CAUSES = frozenset(cause.value for cause in Cause)
 
-_OF_REASON: Mapping[Reason, Cause] = {
+CAUSES: Mapping[Reason, Cause] = {
     Reason.NEW: Cause.CREATE,
     Reason.ADOPTED: Cause.CREATE,
     Reason.CHANGED: Cause.REPLACE,
@@ -144,7 +144,7 @@ def _cause(group: str, actions: Sequence[Action], state: State, asleep: Collecti
         return Cause.DRIFT if Reason.DRIFT in reasons else Cause.UPDATE
     gone = (a.address.name for a in actions if a.op is Op.DELETE and isinstance(a.typed, RankInputs))
     if not group.startswith("task/") or not all(map(state.has_ended, gone)):
-        return _gravest({_OF_REASON[a.reason] for a in actions if a.op is not Op.UPDATE}, Cause.CREATE)
+        return _gravest({CAUSES[a.reason] for a in actions if a.op is not Op.UPDATE}, Cause.CREATE)
     if ops == {Op.DELETE}:
         return Cause.IDLE  # only the records of its ranks are left
     return Cause.RETRY if reasons & {Reason.RETRY, Reason.INCOMPLETE} else Cause.CREATE

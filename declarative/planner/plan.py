@@ -30,7 +30,7 @@ class Op(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why an action is done. It is for people: nothing is decided by it."""
+    """Why an action is done: for people, and for what the loop may do without one (`permit.causes_of`)."""
 
     NEW = "new"
     ADOPTED = "adopted"

@@ -14,7 +14,8 @@ from declarative.model.resource import Desired
 from declarative.model.status import NodeState, RankState
 from declarative.placement.explain.alternatives import MOST
 from declarative.planner.decisions import PlanRequest
-from declarative.planner.explain import Answer, Explainer
+from declarative.planner.explain import GOES, Answer, Explainer
+from declarative.planner.plan import Reason
 from declarative.render.explain import explain_json, explain_text
 from declarative.render.output_json import to_json
 from tests.support.cli import fleet, task
@@ -422,3 +423,9 @@ def test_errors_of_the_plan_are_errors_here(project):
     done = project.run("explain", "task/job", code=1)
     assert "error[blocks-do-not-divide]" in done.err
     assert "cannot be placed" in done.out
+
+
+def test_every_reason_for_which_a_node_goes_is_explained():
+    """A reason without words here would end `explain node/…` with an error."""
+    of_others = {"new", "adopted", "cascade", "gone", "incomplete", "retry", "unused"}
+    assert {*GOES} == {reason for reason in Reason if reason.value not in of_others}

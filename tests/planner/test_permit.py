@@ -23,6 +23,7 @@ from declarative.model.status import NodeState, RankState
 from declarative.planner.inventory import observed_state
 from declarative.planner.make import make_plan
 from declarative.planner.permit import (
+    CAUSES,
     DAY,
     EarlierChange,
     PermitInputs,
@@ -953,3 +954,8 @@ def test_a_part_of_a_plan_gets_around_no_protection_of_nodes() -> None:
     made = replace(whole, actions=tuple(a for a in whole.actions if a.op is Op.CREATE))
     assert [a.id for a in made.actions] == ["create:node/other-0"]
     assert refused_with(made, with_parts(whole, diagnostics=(error,)), desired, world.state()) == [error]
+
+
+def test_every_reason_is_something_to_the_loop():
+    """Of a schedule it is asked first. A reason without a cause would end a round of the loop with an error."""
+    assert {*CAUSES} == {*Reason} - {Reason.SCHEDULE}
