@@ -48,6 +48,7 @@ AT_WORK: dict[str, tuple[str, ...]] = {
     "fleet.fallback": (f"{FALLBACKS}::test_a_fallback_that_is_allowed_later_serves_the_next_node",),
     "task.fallback": (f"{FALLBACKS}::test_a_fallback_that_is_allowed_later_serves_the_next_node",),
     "fleet.same": (f"{HERE}::test_ranks_that_are_placed_anew_go_where_the_new_rule_says",),
+    "fleet.backfill": (f"{HERE}::test_a_small_task_is_let_in_from_now_on",),
     "fleet.idle_duration": (f"{HERE}::test_a_fleet_goes_by_its_new_times",),
     "fleet.schedule": (f"{HERE}::test_a_fleet_goes_by_its_new_times",),
     "fleet.unreachable_duration": (f"{HOSTS}::{CUT_OFF}",),
@@ -241,6 +242,20 @@ def test_a_higher_priority_goes_first_from_now_on(project):
     project.declare(fleet(nodes="0..1"), *tasks.values())
     project.apply("--allow-unplaced", "--replace", "task/first", code=None)
     until(lambda: project.ranks("second")[0]["state"] == "running")
+
+
+def test_a_small_task_is_let_in_from_now_on(project):
+    """`high` waits for the whole node, and `later` takes none of it until the fleet says so."""
+    low, later = (task(name, "sleep 600", resources={"cpu": 1}) for name in ("low", "later"))
+    high = task("high", "sleep 600", resources={"cpu": 2}, priority=100)
+    project.declare(fleet(nodes=1, blocks=2), low)
+    project.apply()
+    project.declare(fleet(nodes=1, blocks=2), low, high, later)
+    project.apply("--allow-unplaced", code=None)
+    assert "rank/later-0" not in project.run("state", "list").out
+    project.declare(fleet(nodes=1, blocks=2, backfill="any"), low, high, later)
+    project.apply("--allow-unplaced", code=None)
+    until(lambda: project.ranks("later")[0]["state"] == "running")
 
 
 DISKS = ["disk-${{ node_rank }}:/disk"]
