@@ -957,5 +957,5 @@ def test_a_part_of_a_plan_gets_around_no_protection_of_nodes() -> None:
 
 
 def test_every_reason_is_something_to_the_loop():
-    """Of a schedule it is asked first. A reason without a cause would end a round of the loop with an error."""
+    """Of a schedule it is asked first. One without a cause would end a round of the loop with an error."""
     assert {*CAUSES} == {*Reason} - {Reason.SCHEDULE}
