@@ -41,6 +41,9 @@ the columns of all programs for that.
 """
 
 
+BESIDE_WORK = 300
+"""Tasks are looked for that fit beside all others while a search has done no more work than that."""
+
 SEAT_WORK = 0.025
 """The work of seating a task in one pass, in the unit of the cache."""
 
@@ -68,6 +71,7 @@ class Search:
         self.catalog, self.effort = catalog, effort
         self.cache = cache or SolverCache()
         self.until = until
+        self.most_beside = self.cache.work + BESIDE_WORK * effort
         self.start = start or Assignment.start(catalog)
         keep_baselines(self.start)
 
@@ -216,7 +220,7 @@ class Search:
             unseated = [
                 j for j in todo if j.task.priority == level and j.request.fit and not seating.seats(j)
             ]
-            if not unseated:
+            if not unseated or self.cache.work > self.most_beside:
                 continue
             required = [job for job in todo if job.task.priority >= level and seating.seats(job)]
             model = functools.partial(self._model, kept, required, unseated, seating)
