@@ -90,8 +90,10 @@ def _to_column(hint: Any) -> Convert | None:
     if types.NoneType in args:
         return _to_column(next(arg for arg in args if arg is not types.NoneType))
     kind = typing.get_origin(hint) or hint
-    if kind is frozenset:
+    if kind is frozenset and hasattr(args[0], "parse"):
         return lambda values: sorted(map(str, values))
+    if kind is frozenset:  # a damaged state may hold anything there, which its check is to see as it is
+        return lambda values: sorted(values, key=str)
     if kind is tuple:
         return list
     if hasattr(kind, "parse"):

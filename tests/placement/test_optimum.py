@@ -31,6 +31,7 @@ from tests.laws.test_placement import LAW
 from tests.placement.test_gpus import gpus
 from tests.placement.test_placement import ask, fleet, node, offer, places, run
 from tests.support.brute import cost, least_cost, placed
+from tests.support.varied import without_claims
 from tests.support.worlds import cases
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +62,7 @@ def counted_alike(case):
 @given(cases())
 def test_the_bound_is_true(case):
     """No choice of launches that holds the same tasks is cheaper; all of them are tried."""
+    case = without_claims(case)
     outcome = case.place()
     if outcome.bound is not None and counted_alike(case):
         event("a bound")
@@ -71,6 +73,7 @@ def test_the_bound_is_true(case):
 @LAW
 @given(cases())
 def test_launches_cost_the_least_if_no_task_has_to_stay_where_it_is(case):
+    case = without_claims(case)
     free = all(not a.prior and not a.want.spec.instances and not any(a.want.mounts) for a in case.asks)
     outcome = case.place()
     if free and counted_alike(case) and outcome.bound is not None:
@@ -82,6 +85,7 @@ def test_launches_cost_the_least_if_no_task_has_to_stay_where_it_is(case):
 @given(cases())
 def test_a_program_that_is_solved_with_few_columns_keeps_to_the_rules(case):
     """Its bound is true, and it finds nearly the least."""
+    case = without_claims(case)
     free = all(not a.prior and not a.want.spec.instances and not any(a.want.mounts) for a in case.asks)
     with patch.object(solve, "SMALL", 0):
         outcome = case.place()
@@ -126,6 +130,7 @@ def case_kinds(assignment):
 @given(cases())
 def test_a_relaxed_program_keeps_to_the_rules(case):
     """Though it is not said how nodes are cut. Its bound is true, and it finds nearly the least."""
+    case = without_claims(case)
     free = all(not a.prior and not a.want.spec.instances and not any(a.want.mounts) for a in case.asks)
     with patch.object(model, "ROUGH", 0), patch.object(solve, "FEW_COLUMNS", 0):
         outcome = case.place()
