@@ -26,7 +26,9 @@ from declarative.placement.greedy import Seating, base_for, seat
 from declarative.placement.problem import GONE, Quota
 
 MOST_CLAIMS = 20
-"""So many tasks have claims at once, those of the highest priority: the others claim once these have run."""
+"""Tasks that have claims at once, those of the highest priority: each claim is a search of its own, and the
+others claim once these have started.
+"""
 
 
 @struct(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Claim:
     """Seconds until all of it is free, as far as a `max_duration` says when what runs there ends."""
 
     def lets_in(self, job: Job) -> bool:
-        """Whether a task may use what is kept: it has no lower priority, or has ended when it is needed."""
+        """Whether a task may use what is kept: its priority is as high, or it ends before that is needed."""
         ends = longest(job)
         return job.task.priority >= self.priority or (ends is not None and ends <= self.free_in)
 
@@ -228,8 +230,7 @@ class _Claimant:
 
     def _ends(self, node: int) -> Iterator[float]:
         """In how many seconds what is busy on a node has ended; 0 if nobody knows."""
-        there = self.catalog.nodes[node]
-        if there.held:
-            yield there.busy_for or 0.0
+        if self.catalog.nodes[node].held:
+            yield self.catalog.nodes[node].busy_for or 0.0
         for job in self.new[node]:
             yield longest(job) or 0.0

@@ -42,7 +42,9 @@ the columns of all programs for that.
 
 
 BESIDE_WORK = 300
-"""Tasks are looked for that fit beside all others while a search has done no more work than that."""
+"""The work, in the unit of the cache, up to which a search looks for tasks that fit beside all others: each
+priority asks a program of its own.
+"""
 
 SEAT_WORK = 0.025
 """The work of seating a task in one pass, in the unit of the cache."""
