@@ -14,9 +14,8 @@ from declarative.model.state import Address
 from declarative.model.text import clean, host_lists
 from declarative.planner.differences import differing_nodes
 from declarative.planner.plan import Action, Op, Plan, Reason, ReservationStatus, adopted_id
-from declarative.render.plan_document import loss_text
 from declarative.render.text import Paint, plural, wrapped
-from declarative.render.values import FORCES, changes, differing, fields, shown_fields, where
+from declarative.render.values import FORCES, changes, differing, fields, loss_text, shown_fields, where
 
 SYMBOLS = {
     "create": ("+", "green"),

@@ -16,8 +16,8 @@ from declarative.placement.problem import NodeType, RankVerdict, Refusal, Reject
 from declarative.planner.explain import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.planner.plan import FORMAT_VERSION, ReservationStatus
 from declarative.render.output_json import diagnostics_json, iso, output
+from declarative.render.plan import NAMES
 from declarative.render.plan_document import ReservationOutput
-from declarative.render.plan_tables import NAMES
 from declarative.render.status import Row, map_lines
 from declarative.render.status_view import BlockCount
 from declarative.render.text import Cell, Paint, columns, money, plural, seal, sentence

@@ -1,29 +1,115 @@
-"""A plan as one HTML file that loads nothing from the network and is readable without JavaScript.
+"""A plan as one HTML file that loads nothing from the network and is readable without JavaScript, and what it
+shares with the live page.
 
-The template escapes all text from outside. A policy in the file forbids all scripts but its own.
+The templates escape all text from outside. A policy in each page forbids all scripts but its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import base64
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from declarative.model.state import rank_name
 from declarative.model.text import clean, host_lists, numberless, ranges
 from declarative.planner.approval import REFUSED, approval_of
 from declarative.planner.plan import Plan
 from declarative.render.actions import differing_count, entries_of, group_lines, grouped
-from declarative.render.plan import origin_text, report_parts, summary_lines
-from declarative.render.plan_tables import (
+from declarative.render.plan import (
     node_row,
     notes_of_nodes,
     ops_of,
+    origin_text,
     outcome_of_ranks,
+    report_parts,
     share,
+    summary_lines,
 )
-from declarative.render.status import nothing_text
+from declarative.render.status import Row, nothing_text, stretches
 from declarative.render.text import PLAIN, plural
-from declarative.render.web import lines_part, node_data, rendered
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+COLORS = (
+    "#b6e3ff",
+    "#aceebb",
+    "#fae17d",
+    "#ffcfb0",
+    "#e9d0ff",
+    "#ffc9e3",
+    "#b9e6e1",
+    "#d6dfb2",
+    "#c8ccff",
+    "#f3d3c9",
+)
+"""Backgrounds for dark text, light enough also on a dark page."""
+
+
+def rendered(template: str, *, script: str, **values: Any) -> str:
+    """A page from a template. The same values give the same bytes."""
+    from markupsafe import Markup
+
+    made: str = (
+        _environment()
+        .get_template(template)
+        .render(
+            **values,
+            colors=COLORS,
+            script=Markup(script),  # noqa: S704 (ours, and a constant)
+            script_hash=hash_of(script),
+        )
+    )
+    return made + "\n"
+
+
+@functools.cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    templates = PackageLoader("declarative", "render")
+    return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, loader=templates)
+
+
+def hash_of(script: str) -> str:
+    """The hash of a script, for the page's policy."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
+def lines_part(
+    name: str, title: str, lines: Iterable[str], style: Callable[[str], str] = lambda _: ""
+) -> Iterator[dict[str, Any]]:
+    """A part of lines, each with its style; nothing without content."""
+    shown = [clean(line) for line in lines]
+    while shown and not shown[-1]:
+        shown.pop()
+    if shown:
+        styled = [(style(line), line) for line in shown]
+        yield {"id": name, "title": title, "kind": "lines", "lines": styled}
+
+
+def node_data(row: Row, colors: dict[str, int], *, warn: bool) -> dict[str, Any]:
+    """A node of the block map. `colors` numbers the tasks' colours and is shared by all rows."""
+    pieces = []
+    for first, last, holder in stretches(row) if row.holders is not None else ():
+        task = holder.rpartition("-")[0]
+        color = colors.setdefault(task, len(colors)) if holder != "idle" else -1
+        pieces.append(
+            {
+                "style": "idle" if color < 0 else f"c{color % len(COLORS)}",
+                "size": last - first + 1,
+                "holder": holder,
+                "label": f"block {ranges(range(first, last + 1))}: {holder}",
+            }
+        )
+    label = "; ".join(str(piece["label"]) for piece in pieces) or "no blocks"
+    note, style = clean(row.note), "warn" if warn else "faint"
+    return {"name": clean(row.node), "pieces": pieces, "label": label, "note": note, "style": style}
+
+
+# ------------------------------------------------------------------------------------------ a plan
 
 MOST_UNCHANGED = 1000
 """How many unchanged nodes are shown; more are only counted."""

@@ -27,12 +27,17 @@ from declarative.render.actions import (
     grouped,
 )
 from declarative.render.diagnostics import count_text
-from declarative.render.plan import BY_HAND, at_most_text, cost_line, origin_text, renames, report_parts
-from declarative.render.plan_tables import (
+from declarative.render.plan import (
+    BY_HAND,
+    at_most_text,
     block_lines,
     blocks_in_use,
+    cost_line,
     headline,
+    origin_text,
     rank_lines,
+    renames,
+    report_parts,
     together_alike,
     unplaced_lines,
 )

@@ -15,13 +15,13 @@ from declarative.model.record import struct
 from declarative.model.text import clean
 from declarative.placement.problem import Refusal
 from declarative.render.diagnostics import diagnostics_text
+from declarative.render.html import lines_part, node_data, rendered
 from declarative.render.listings import event_cells
 from declarative.render.output_json import iso
-from declarative.render.plan_tables import unplaced_lines
+from declarative.render.plan import unplaced_lines
 from declarative.render.status import STYLES, Row, health_lines, node_note
 from declarative.render.status_view import NodeView, StatusView, TaskView
 from declarative.render.text import PLAIN, money, plural, sentence
-from declarative.render.web import lines_part, node_data, rendered
 from declarative.store.events import Event
 
 SECONDS = 15

@@ -13,19 +13,13 @@ from declarative.model.state import KINDS
 from declarative.placement.problem import Verdict
 from declarative.planner.approval import approval_in, fallbacks_data, inputs_data, moved_data
 from declarative.planner.fallbacks import hourly_at_most
-from declarative.planner.plan import FORMAT_VERSION, Loss, Op, Plan, Reason, ReservationStatus, fleet_shares
-from declarative.render.output_json import diagnostics_json, iso, output
+from declarative.planner.plan import FORMAT_VERSION, Op, Plan, Reason, ReservationStatus, fleet_shares
+from declarative.render.output_json import diagnostics_json, output
 from declarative.render.status_view import HealthOutput
+from declarative.render.values import loss_text
 
 RESULTS = ("none", "unhealthy", "changes", "waiting", "unplaced", "error")
 REFUSALS = ("never-fits", "no-capacity", "runs-already")
-
-
-def loss_text(loss: Loss) -> str:
-    """`its content (1GB, unused since 2026-03-01)`."""
-    used = None if loss.unused_since is None else f"unused since {(iso(loss.unused_since) or '')[:10]}"
-    words = [word for word in (loss.size, f"in use by {loss.task}" if loss.task else used) if word]
-    return f"its content ({', '.join(words)})" if words else "its content"
 
 
 @struct(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,8 @@ from declarative.model.resource import SUMS
 from declarative.model.spec.values import show_mib
 from declarative.model.state import FAILED_ON, RETRIES, SCHEDULED
 from declarative.model.text import clean, ranges
+from declarative.planner.plan import Loss
+from declarative.render.output_json import iso
 from declarative.render.text import PLAIN_WIDTH, Paint, cells, wrapped
 
 _FROM = re.compile(r"\$\{\{\s*env(?:\.(\w+)|\[\s*(['\"])(\w+)\2\s*\])\s*\}\}")
@@ -126,6 +128,13 @@ def where(inputs: Inputs) -> str:
 
 
 # -------------------------------------------------------------------------------------------- of actions
+
+
+def loss_text(loss: Loss) -> str:
+    """`its content (1GB, unused since 2026-03-01)`."""
+    used = None if loss.unused_since is None else f"unused since {(iso(loss.unused_since) or '')[:10]}"
+    words = [word for word in (loss.size, f"in use by {loss.task}" if loss.task else used) if word]
+    return f"its content ({', '.join(words)})" if words else "its content"
 
 
 def shown_fields(kind: str, inputs: Inputs) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from declarative.model.record import struct
+from declarative.render.html import hash_of
 from declarative.render.page import SCRIPT, SECONDS, page_html
-from declarative.render.web import hash_of
 from declarative.serve.latest_state import LatestState
 from declarative.serve.metrics import CONTENT_TYPE, Metrics
 
