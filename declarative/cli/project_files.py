@@ -305,7 +305,12 @@ def schemas() -> dict[str, dict[str, Any]]:
     from declarative.model.schema import DIALECT, document_schema, templated
     from declarative.model.spec import DOCUMENTS
     from declarative.model.spec.policy import OperatorPolicy
-    from declarative.render.output_schemas import plan_schema, state_schema, status_schema
+    from declarative.planner.plan import FORMAT_VERSION
+    from declarative.render.output_json import published_schema
+    from declarative.render.plan_document import PlanOutput
+    from declarative.render.status_view import StatusView
+    from declarative.store.schema import FORMAT_VERSION as RECORDED
+    from declarative.store.snapshot import StateData
 
     out = {kind: templated(document_schema(cls, kind)) for kind, cls in DOCUMENTS.items()}
     branches = [
@@ -321,7 +326,9 @@ def schemas() -> dict[str, dict[str, Any]]:
         "properties": {"type": {"enum": list(DOCUMENTS)}},
         "allOf": branches,
     }
-    out |= {"plan": plan_schema(), "status": status_schema(), "state": state_schema()}
+    out["plan"] = published_schema("plan", PlanOutput, FORMAT_VERSION)
+    out["status"] = published_schema("status", StatusView, FORMAT_VERSION)
+    out["state"] = published_schema("state", StateData, RECORDED)
     out["policy"] = {
         **document_schema(OperatorPolicy, "policy"),
         "required": [],

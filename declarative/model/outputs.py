@@ -1,8 +1,8 @@
 """How a struct tells of what a command prints: its fields are the keys of the JSON, in order and with texts.
 
-`render.output_json` makes the JSON from this description, and `render.output_schemas` the published schema:
-each fact stands once. A field is printed unless it is `TEXT_ONLY`. A key that only follows from other fields
-is a `ClassVar` with `Of`.
+`render.output_json` makes the JSON and the published schema from this description: each fact stands once. A
+field is printed unless it is `TEXT_ONLY`. A key that only follows from other fields is a `ClassVar` with
+`Of`.
 """
 
 from __future__ import annotations

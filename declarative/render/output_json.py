@@ -1,6 +1,7 @@
-"""The JSON that commands print, and the one way to write it.
+"""The JSON that commands print, the one way to write it, and its published schemas, on which scripts rely.
 
-`model.outputs` tells what is printed of a struct. The contract: docs/architecture.md, "The plan".
+`model.outputs` tells what is printed of a struct: the JSON and its schema are made from that. The contract:
+docs/architecture.md, "The plan".
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from enum import Enum
+from typing import Any, Literal
 
 from declarative.model.diagnostic import Diagnostic
-from declarative.model.outputs import Digits, Mark, keys_of, kind_of
+from declarative.model.outputs import Digits, Kind, Mark, OneOf, Pattern, keys_of, kind_of
+from declarative.model.schema import DIALECT, Is
 from declarative.planner.approval import number, plain
 
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]|#(?=#\\w*\\[)")
@@ -114,3 +117,58 @@ def _writer(hint: Any) -> Writer:
     elif kind.is_struct:
         write = functools.partial(output, kind.base)
     return (lambda value: None if value is None else write(value)) if kind.nullable else write
+
+
+_NAMES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def published_schema(name: str, cls: type, version: int) -> dict[str, Any]:
+    """The schema of what `cls` describes. It is open: a version may get new keys within one
+    `format_version`, and scripts must accept unknown keys.
+    """
+    schema = _schema(cls)
+    first = {"format_version": {"description": "The version of this contract.", "const": version}}
+    properties = first | schema["properties"] | first
+    about = {"$schema": DIALECT, "title": f"fleetform {name}"}
+    return {**about, **schema, "properties": properties, "required": list(properties)}
+
+
+def _schema(hint: Any) -> dict[str, Any]:
+    """The schema of a hint. Null is one more type, or one more value of an enumeration."""
+    kind = kind_of(hint)
+    schema = _of_kind(kind)
+    if kind.nullable:
+        more = {"enum": [*schema["enum"], None]} if "enum" in schema else {"type": [schema["type"], "null"]}
+        schema |= more
+    return {"description": kind.doc, **schema} if kind.doc else schema
+
+
+def _of_kind(kind: Kind) -> dict[str, Any]:
+    base, marks = kind.base, kind.marks
+    if OneOf in marks:
+        return {"enum": marks[OneOf].texts()}
+    if Pattern in marks:
+        return {"type": "string", "pattern": marks[Pattern].regex}
+    if Mark.DATE_TIME in marks:
+        return {"type": "string", "format": "date-time"}
+    if Mark.UTC in marks:
+        return {"type": "string"}
+    if base is Any:
+        return {}
+    if base is Literal:
+        return {"const": kind.args[0]}
+    if base is tuple:
+        return {"type": "array", "items": _schema(kind.args[0])}
+    if base is Mapping:
+        values = _schema(kind.args[1])
+        return {"type": "object", "additionalProperties": values} if values else {"type": "object"}
+    if base is int:
+        # A number is at least 0, unless `Is` says otherwise.
+        minimum = marks.get(Is, Is(minimum=0)).minimum
+        return {"type": "integer"} if minimum is None else {"type": "integer", "minimum": minimum}
+    if base in _NAMES:
+        return {"type": _NAMES[base]}
+    if issubclass(base, Enum):
+        return {"enum": [member.value for member in base]}
+    properties = {name: _schema(inner) for name, _, inner in keys_of(base)}
+    return {"type": "object", "properties": properties, "required": list(properties)}
