@@ -25,9 +25,8 @@ from declarative.model.status import Outage
 from declarative.planner.hosts import hosts_of
 from declarative.planner.plan import Plan
 from declarative.reconcile.checkout import Checkout
-from declarative.reconcile.moment import Moment
 from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest, refused
-from declarative.reconcile.repeatable import Marks, RepeatableRound, lasts, marks_of, settled
+from declarative.reconcile.repeatable import Marks, Moment, RepeatableRound, lasts, marks_of, settled
 from declarative.reconcile.round import LoopObserver, Round, RunObserver, Stop, Wait, left_alone, unplaced
 from declarative.reconcile.watched_files import WatchedFiles
 from declarative.render.status_view import status_view

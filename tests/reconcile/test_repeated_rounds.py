@@ -23,7 +23,7 @@ from declarative.converge import run as converge_run
 from declarative.model.resource import Desired
 from declarative.model.state import State
 from declarative.planner.make import make_plan
-from declarative.reconcile.moment import Moment
+from declarative.reconcile.repeatable import Moment
 from declarative.render.output_json import to_json
 from declarative.render.plan_document import plan_json
 from declarative.store.records import SEEN_ANEW
