@@ -15,10 +15,11 @@ from enum import StrEnum
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Annotated, Protocol, Self
 
 from declarative.apply.failover import Failover, FailoverVerdict, Move, is_scarce
 from declarative.model.inputs import ReservationInputs
+from declarative.model.outputs import TEXT_ONLY
 from declarative.model.record import struct
 from declarative.planner.plan import Action, Op
 from declarative.provider import QUOTAS, PermanentError, PermanentKind, TransientError
@@ -54,7 +55,7 @@ class ActionResult:
     hint: str | None = None
     note: str | None = None
     """A remark about it, although it is done."""
-    scarce: bool = False
+    scarce: Annotated[bool, TEXT_ONLY] = False
     """It is not done for want of capacity or of quota, its own or its cluster's."""
     code: str | None = None
     """The code of the failure, as in docs/errors.md."""

@@ -11,7 +11,6 @@ from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.outputs import Moment, Of, Usd
 from declarative.model.record import struct
-from declarative.model.resource import Offer
 from declarative.model.spec.values import show_mib
 from declarative.model.state import KINDS, Record, natural
 from declarative.model.text import clean
@@ -38,7 +37,23 @@ def offers_text(listing: OfferListing, *, everything: bool, color: bool) -> str:
     shown = rows if everything else rows[:MOST]
     lines: list[str] = []
     if rows:
-        table = [_row(offer, zones) for offer, zones in shown]
+        table = [
+            [
+                Cell("?" if offer.price is None else money(offer.price), right=True),
+                Cell(clean(offer.instance_type)),
+                Cell(str(offer.shape.cpu), right=True),
+                Cell(show_mib(offer.shape.memory_mib), right=True),
+                Cell(clean(gpus(offer.shape))),
+                Cell("" if offer.shape.disk_mib is None else show_mib(offer.shape.disk_mib)),
+                Cell(clean(offer.backend)),
+                Cell(clean(offer.region)),
+                # `a, b, f`: the ends of zone names that begin with their region's name.
+                Cell(clean(", ".join(z.removeprefix(offer.region).lstrip("-") or z for z in zones))),
+                Cell("spot" if offer.spot else ""),
+                Cell("" if offer.limit is None else str(offer.limit)),
+            ]
+            for offer, zones in shown
+        ]
         # Columns without a value have no head, and are left out.
         filled = [any(row[i].text for row in table) for i in range(len(HEADS))]
         heads = [
@@ -57,24 +72,6 @@ def offers_text(listing: OfferListing, *, everything: bool, color: bool) -> str:
     if any(offer.price is None for offer, _ in shown):
         lines.append(paint("dim", "`?` is an unknown price; declare prices of your own in `catalog`."))
     return seal(lines, color=color)
-
-
-def _row(offer: Offer, zones: Sequence[str]) -> list[Cell]:
-    shape = offer.shape
-    return [
-        Cell("?" if offer.price is None else money(offer.price), right=True),
-        Cell(clean(offer.instance_type)),
-        Cell(str(shape.cpu), right=True),
-        Cell(show_mib(shape.memory_mib), right=True),
-        Cell(clean(gpus(shape))),
-        Cell("" if shape.disk_mib is None else show_mib(shape.disk_mib)),
-        Cell(clean(offer.backend)),
-        Cell(clean(offer.region)),
-        # `a, b, f`: the ends of zone names that begin with their region's name.
-        Cell(clean(", ".join(z.removeprefix(offer.region).lstrip("-") or z for z in zones))),
-        Cell("spot" if offer.spot else ""),
-        Cell("" if offer.limit is None else str(offer.limit)),
-    ]
 
 
 def gpus(shape: Shape) -> str:
@@ -131,20 +128,18 @@ def state_text(records: Iterable[Record], *, detail: bool = False) -> str:
 
     lines: list[str] = []
     for record in sorted(records, key=order):
-        lines += [*([""] if lines else []), *_record(record)] if detail else [clean(record.address)]
+        if detail and lines:
+            lines.append("")
+        lines.append(clean(record.address))
+        if detail:
+            lines.append(f"  backend: {clean(record.backend or '-')}")
+            lines.append(f"  generation: {record.generation}")
+            for title, values in (("inputs", record.inputs), ("outputs", record.outputs)):
+                lines.append(f"  {title}:{'' if values else ' -'}")
+                lines += _values(plain(values), "    ")
+            lines.append(f"  needs:{'' if record.needs else ' -'}")
+            lines += [f"    {clean(address)}" for address in sorted(map(str, record.needs))]
     return seal(lines, color=False)
-
-
-def _record(record: Record) -> Iterator[str]:
-    yield clean(record.address)
-    yield f"  backend: {clean(record.backend or '-')}"
-    yield f"  generation: {record.generation}"
-    for title, values in (("inputs", record.inputs), ("outputs", record.outputs)):
-        yield f"  {title}:{'' if values else ' -'}"
-        yield from _values(plain(values), "    ")
-    yield f"  needs:{'' if record.needs else ' -'}"
-    for address in sorted(map(str, record.needs)):
-        yield f"    {clean(address)}"
 
 
 def _values(values: Mapping[str, Any], indent: str) -> Iterator[str]:
@@ -258,17 +253,21 @@ def events_text(events: Iterable[Event], *, color: bool) -> str:
     return seal(columns(list(map(event_cells, events)), Paint(color=color), indent=""), color=color)
 
 
+@struct(frozen=True, slots=True, kw_only=True)
+class EventOutput:
+    """One event, as streams and webhooks get it."""
+
+    cursor: Annotated[str, Of("id")]
+    time: Annotated[str, Of(lambda event: iso_ms(event.at))]
+    type: str
+    address: str
+    detail: Mapping[str, Any]
+
+
 def event_json(event: Event, lineage: str | None) -> dict[str, Any]:
-    """One event as data, for streams and webhooks. `id` is the same each time."""
-    return {
-        "format_version": HISTORY_VERSION,
-        "id": f"{lineage or 'none'}-{event.id}",
-        "cursor": str(event.id),
-        "time": iso_ms(event.at),
-        "type": event.type,
-        "address": event.address,
-        "detail": plain(event.detail),
-    }
+    """One event as data. `id` is the same each time."""
+    first = {"format_version": HISTORY_VERSION, "id": f"{lineage or 'none'}-{event.id}"}
+    return {**first, **output(EventOutput, event)}
 
 
 # ---------------------------------------------------------------------------------------- approvals
@@ -284,19 +283,20 @@ def approvals_text(approvals: Sequence[Approval]) -> str:
     return "\n".join(lines) + "\n" if lines else "Nothing waits for approval.\n"
 
 
+@struct(frozen=True, slots=True, kw_only=True)
+class ApprovalOutput:
+    """One approval of `approve --json`."""
+
+    digest: str
+    actions: Annotated[tuple[str, ...], Of(lambda a: [step.removesuffix(ENDS) for step in a.steps])]
+    ends: Annotated[
+        tuple[str, ...], Of(lambda a: [step.removesuffix(ENDS) for step in a.steps if step.endswith(ENDS)])
+    ]
+    since: Moment
+    approved_at: Moment | None
+    approved_by: Annotated[str | None, Of("actor")]
+
+
 def approvals_json(approvals: Sequence[Approval]) -> dict[str, Any]:
     """The data of `approve --json`."""
-    return {
-        "format_version": 1,
-        "waiting": [
-            {
-                "digest": a.digest,
-                "actions": [step.removesuffix(ENDS) for step in a.steps],
-                "ends": [step.removesuffix(ENDS) for step in a.steps if step.endswith(ENDS)],
-                "since": iso(a.since),
-                "approved_at": iso(a.approved_at),
-                "approved_by": a.actor,
-            }
-            for a in approvals
-        ],
-    }
+    return {"format_version": 1, "waiting": [output(ApprovalOutput, approval) for approval in approvals]}

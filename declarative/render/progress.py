@@ -25,7 +25,7 @@ from rich.text import Text
 from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.text import clean, host_lists, numberless
-from declarative.render.output_json import to_event
+from declarative.render.output_json import output, to_event
 from declarative.render.text import Paint, seal, sentence
 
 if TYPE_CHECKING:
@@ -117,23 +117,26 @@ def report_text(
     lines = []
     for note, items in _notes(ended).items():
         lines += [f"{paint('yellow', 'elsewhere')}: {sentence(note)}", *_listed(items), ""]
-    lines += [*_failures(ended, paint), *_skipped(ended, paint)]
+    causes: dict[str, list[ActionResult]] = {}
+    for item in ended:
+        if item.outcome == "failed":
+            error = sentence(item.error or "no cause is known")
+            head = paint("red", f"failed[{clean(item.code)}]" if item.code else "failed")
+            lines.append(f"{head}: {clean(item.op)} {paint('bold', clean(item.address))}: {error}")
+            if item.hint:
+                lines.append(f"  {paint('cyan', '=')} hint: {sentence(item.hint)}")
+            lines.append("")
+        elif item.outcome == "skipped":
+            causes.setdefault(sentence(item.error or "what it needs was not done"), []).append(item)
+    for cause, items in causes.items():
+        lines += [f"{paint('yellow', 'skipped')}: {cause}", *_listed(items), ""]
     summary = _summary(ended, paint, title, forgotten, whole=not cut_short)
     return seal([*lines, f"{summary} {origin}." if origin else summary], color=color)
 
 
 def result_json(item: ActionResult) -> dict[str, Any]:
     """One result as data."""
-    return {
-        "id": item.id,
-        "address": str(item.address),
-        "op": str(item.op),
-        "outcome": str(item.outcome),
-        "error": item.error,
-        "hint": item.hint,
-        "note": item.note,
-        "code": item.code,
-    }
+    return output(type(item), item)
 
 
 def notes_json(results: Iterable[ActionResult]) -> list[dict[str, Any]]:
@@ -158,36 +161,25 @@ def _listed(items: Sequence[ActionResult]) -> Iterator[str]:
         yield f"  … {len(items) - MOST_SKIPPED} more"
 
 
-def _failures(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
-    for item in results:
-        if item.outcome != "failed":
-            continue
-        error = sentence(item.error or "no cause is known")
-        head = f"failed[{clean(item.code)}]" if item.code else "failed"
-        yield f"{paint('red', head)}: {clean(item.op)} {paint('bold', clean(item.address))}: {error}"
-        if item.hint:
-            yield f"  {paint('cyan', '=')} hint: {sentence(item.hint)}"
-        yield ""
-
-
-def _skipped(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
-    causes: dict[str, list[ActionResult]] = {}
-    for item in results:
-        if item.outcome == "skipped":
-            causes.setdefault(sentence(item.error or "what it needs was not done"), []).append(item)
-    for cause, items in causes.items():
-        yield f"{paint('yellow', 'skipped')}: {cause}"
-        yield from _listed(items)
-        yield ""
-
-
 def _summary(
     results: Sequence[ActionResult], paint: Paint, title: str, forgotten: Collection[str], *, whole: bool
 ) -> str:
+    """What was done; if that was not all, also what comes next. A replacement counts once, as in the plan."""
     outcomes = [str(item.outcome) for item in results]
     done, failed, skipped = (outcomes.count(o) for o in ("done", "failed", "skipped"))
     if whole and not failed and not skipped:
-        return paint("green", f"{title} complete: {_counts(results, forgotten)}.")
+        made, gone, changed = (
+            {item.address for item in results if item.op == op} for op in ("create", "delete", "update")
+        )
+        forgot = sum(item.id in forgotten for item in results)
+        counted = (
+            (len(made - gone), "created"),
+            (len(changed), "updated"),
+            (len(gone - made), f"deleted ({forgot} only forgotten)" if forgot else "deleted"),
+            (len(made & gone), "replaced"),
+        )
+        counts = ", ".join(f"{count} {what}" for count, what in counted if count) or "0 done"
+        return paint("green", f"{title} complete: {counts}.")
     from declarative.apply.graph_walk import INTERRUPTED
 
     if any(item.error == INTERRUPTED for item in results):
@@ -197,21 +189,6 @@ def _summary(
         then = "" if says_it else f" The next `fleetform {title.lower()}` does the rest."
         verdict = "finished with problems"
     return paint("red", f"{title} {verdict}: {done} done, {failed} failed, {skipped} skipped.{then}")
-
-
-def _counts(results: Sequence[ActionResult], forgotten: Collection[str]) -> str:
-    """`4 created, 2 replaced`: a replacement counts once, as in the plan."""
-    made, gone, changed = (
-        {str(item.address) for item in results if item.op == op} for op in ("create", "delete", "update")
-    )
-    forgot = sum(item.id in forgotten for item in results)
-    counted = (
-        (len(made - gone), "created"),
-        (len(changed), "updated"),
-        (len(gone - made), f"deleted ({forgot} only forgotten)" if forgot else "deleted"),
-        (len(made & gone), "replaced"),
-    )
-    return ", ".join(f"{count} {what}" for count, what in counted if count) or "0 done"
 
 
 Mode = Literal["live", "plain", "json"]
@@ -436,23 +413,17 @@ class Progress:
             if self.mode == "json" or not (shares or result.outcome == "skipped"):
                 self._write(event, text, style)
             if alike is not None:
-                self._ended_alike(alike, result)
+                alike.outcomes[result.id] = result.outcome
+                # Without a begin all were skipped: the report names them.
+                if alike.since is not None and len(alike.outcomes) == alike.size:
+                    self._write({}, alike.ended(self._clock()), "green")
+                elif alike.since is not None and self._clock() - alike.written >= NOW_AND_THEN:
+                    alike.written = self._clock()
+                    self._write({}, alike.so_far(alike.written))
             if self._live:
                 self._live.end(result.id)
                 if not self._started and self._ended >= self.total:
                     self._live.stop()
-
-    def _ended_alike(self, alike: AlikeActions, result: ActionResult) -> None:
-        """Write the line of alike actions if all have ended, or the last one was long ago."""
-        alike.outcomes[result.id] = result.outcome
-        if alike.since is None:  # skipped, as all before it: the report names them
-            return
-        now = self._clock()
-        if len(alike.outcomes) == alike.size:
-            self._write({}, alike.ended(now), "green")
-        elif now - alike.written >= NOW_AND_THEN:
-            alike.written = now
-            self._write({}, alike.so_far(now))
 
     def _ended_text(self, result: ActionResult, seconds: float) -> tuple[str, str]:
         """The text for an action that ended after so many seconds, and its colour."""
