@@ -11,12 +11,12 @@ from declarative.model.record import struct
 from declarative.model.spec.values import show_mib
 from declarative.model.status import BOOTING, NodeState
 from declarative.model.text import clean, ranges
-from declarative.placement.explain.alternatives import Alternative, Elsewhere, Instead, Rejected
-from declarative.placement.problem import NodeType, RankVerdict, Refusal, Rejection, Verdict
+from declarative.placement.explain.alternatives import Elsewhere, Instead, Rejected
+from declarative.placement.problem import RankVerdict, Refusal, Rejection, Verdict
 from declarative.planner.explain import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
-from declarative.planner.plan import FORMAT_VERSION, ReservationStatus
+from declarative.planner.plan import FORMAT_VERSION, Reservation, ReservationStatus
 from declarative.render.output_json import diagnostics_json, iso, output
-from declarative.render.plan import NAMES
+from declarative.render.plan import missing_text
 from declarative.render.plan_document import ReservationOutput
 from declarative.render.status import Row, map_lines
 from declarative.render.status_view import BlockCount
@@ -70,7 +70,7 @@ def _task(answer: TaskAnswer, paint: Paint) -> Iterator[str]:
     yield ""
     if answer.refusal:
         yield from _refusal(answer.refusal, paint)
-    placed = [r for r in answer.ranks if r.place]
+    placed = [(r, r.place) for r in answer.ranks if r.place]
     if placed:
         yield from _placed(answer, placed, paint)
     if answer.status in ("ended", "asleep", "removed", "kept"):
@@ -84,25 +84,30 @@ def _task(answer: TaskAnswer, paint: Paint) -> Iterator[str]:
             yield ""
         yield f"Its output: `fleetform logs {name}`. Again: `fleetform apply --replace task/{name}`."
     if answer.places:
-        yield from _places(answer.places, paint)
+        nothing, head = "Nothing would hold even one rank of it.", "What would hold one rank of it:"
+        yield from _would_do(answer.places, nothing, head, paint, few=False)
+        # The refusal lists all others.
+        never = [g for g in answer.places.turned_down if (g.what, g.code) == ("offer", "no-offer")]
+        yield from _rejected("What the fleets never launch:", never, paint)
     yield from _elsewhere(answer.elsewhere, answer.ranks_count, paint)
 
 
-def _rank_rows(ranks: Sequence[RankAnswer]) -> list[list[Cell]]:
+def _placed(
+    answer: TaskAnswer, placed: Sequence[tuple[RankAnswer, Reservation]], paint: Paint
+) -> Iterator[str]:
+    """The table of the ranks with a place, and why each is there: alike ranks share one explanation."""
     head = ("rank", "node", "blocks", "where", "type", "volumes", "share", "of USD/h", "state")
-    right = ("rank", "share", "of USD/h")
-    rows = [[Cell(text, "dim", right=text in right) for text in head]]
-    for rank in ranks:
-        place = rank.place
-        assert place is not None
+    if not any(place.volumes for _, place in placed):
+        head = (*head[:5], "", *head[6:])
+    rows = [[Cell(text, "dim", right=text in ("rank", "share", "of USD/h")) for text in head]]
+    for rank, place in placed:
         volumes = ", ".join(f"{clean(p)}={clean(v)}" for p, v in sorted(place.volumes.items()))
-        where = f"{place.backend}/{place.zone or place.region}"
         rows.append(
             [
                 Cell(str(rank.rank), right=True),
                 Cell(clean(f"node/{place.node}")),
                 Cell(f"{ranges(place.blocks)} of {place.total_blocks}"),
-                Cell(clean(where)),
+                Cell(clean(f"{place.backend}/{place.zone or place.region}")),
                 Cell(clean(place.instance_type)),
                 Cell(volumes),
                 Cell(money(place.price), right=True),
@@ -110,41 +115,25 @@ def _rank_rows(ranks: Sequence[RankAnswer]) -> list[list[Cell]]:
                 Cell("new" if place.status is ReservationStatus.NEW else rank.state),
             ]
         )
-    if not any(row[5].text for row in rows[1:]):
-        rows[0][5] = Cell("")
-    return rows
-
-
-def _placed(answer: TaskAnswer, placed: Sequence[RankAnswer], paint: Paint) -> Iterator[str]:
-    """The table of the ranks with a place, and why each is there."""
-    yield from columns(_rank_rows(placed), paint)
+    yield from columns(rows, paint)
     shown = len(answer.ranks)
     more = answer.ranks_count - shown
     if more > 0 and shown > 1:
         yield f"  … {more} more: `fleetform explain rank/{clean(answer.task)}-{shown}`"
     yield ""
-    for rank in placed:
-        yield from _rank(rank, placed, paint, alone=shown == 1)
-
-
-def _rank(rank: RankAnswer, all_: Sequence[RankAnswer], paint: Paint, *, alone: bool) -> Iterator[str]:
-    """Why one rank is there. Ranks with the same explanation share the text."""
-    alike = [r for r in all_ if _explanation(r) == _explanation(rank)]
-    if alike[0] is not rank:
-        return
-    names = ranges(r.rank for r in alike)
-    yield f"{'rank' if len(alike) == 1 else 'ranks'} {names}:"
-    yield from _why(rank.why)
-    yield ""
-    if rank.instead:
-        likes = sum(r.like == rank.rank or r is rank for r in all_)
-        who = f"rank {rank.rank}, the others staying where they are"
-        also = f" ({plural(likes - 1, 'other rank')} alike)" if likes > 1 else ""
-        yield from _instead(rank.instead, f"would hold {who}{also}", paint, few=not alone)
-
-
-def _explanation(rank: RankAnswer) -> object:
-    return (rank.why, rank.place.fleet if rank.place else None)
+    alike: dict[object, list[RankAnswer]] = {}
+    for rank, place in placed:
+        alike.setdefault((rank.why, place.fleet), []).append(rank)
+    for ranks in alike.values():
+        first = ranks[0]
+        yield f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges(r.rank for r in ranks)}:"
+        yield from _why(first.why)
+        yield ""
+        if first.instead:
+            others = sum(r.like == first.rank for r, _ in placed if r is not first)
+            who = f"rank {first.rank}, the others staying where they are"
+            also = f" ({plural(others, 'other rank')} alike)" if others else ""
+            yield from _instead(first.instead, f"would hold {who}{also}", paint, few=shown > 1)
 
 
 def _why(why: Sequence[Why]) -> Iterator[str]:
@@ -224,42 +213,30 @@ def _node(answer: NodeAnswer, paint: Paint, width: int | None) -> Iterator[str]:
     yield from _looked(answer.looked, answer.not_asked, paint)
 
 
-def _work(answer: NodeAnswer) -> str | None:
-    """Whether the node takes work; None if this is obvious."""
-    if answer.closed:
-        return f"takes no new work: {sentence(answer.closed)}"
-    if answer.status in ("new", "replaced") or answer.readiness.state is NodeState.READY:
-        return None
-    if answer.readiness.state in BOOTING:
-        return "starts once it is ready"
-    return "takes no new work: only `ready` nodes do"
-
-
 def _facts(answer: NodeAnswer) -> Iterator[tuple[str, str]]:
     kind, ready = answer.kind, answer.readiness
     state = ready.state.value + (f": {sentence(ready.reason)}" if ready.reason else "")
     if ready.observed_at is not None:
         state += f" (seen {iso(ready.observed_at)})"
     yield "state", state
-    if work := _work(answer):
-        yield "work", work
+    if answer.closed:
+        yield "work", f"takes no new work: {sentence(answer.closed)}"
+    elif answer.status not in ("new", "replaced") and ready.state is not NodeState.READY:
+        starts = "starts once it is ready"
+        yield "work", starts if ready.state in BOOTING else "takes no new work: only `ready` nodes do"
     yield "fleet", clean(f"fleet/{kind.fleet}")
     yield "where", clean(f"{kind.backend}/{kind.region}" + (f", zone {kind.zone}" if kind.zone else ""))
     yield "type", clean(kind.instance_type) + (", spot" if kind.spot else "")
-    yield "has", _shape(kind)
-    price = "unknown" if kind.price is None else f"{money(kind.price)} USD/h"
-    if answer.idle_price:
-        price += f", of which {money(answer.idle_price)} for idle blocks"
-    yield "price", price
-
-
-def _shape(kind: NodeType) -> str:
     shape = kind.shape
     parts = [plural(shape.cpu, "CPU"), show_mib(shape.memory_mib)]
     if shape.gpus:
         name = f" {clean(shape.gpu_name)}" if shape.gpu_name else ""
         parts.append(f"{shape.gpus}{name} {'GPU' if shape.gpus == 1 else 'GPUs'}")
-    return ", ".join(parts) + f", in {plural(kind.total, 'block')}"
+    yield "has", ", ".join(parts) + f", in {plural(kind.total, 'block')}"
+    price = "unknown" if kind.price is None else f"{money(kind.price)} USD/h"
+    if answer.idle_price:
+        price += f", of which {money(answer.idle_price)} for idle blocks"
+    yield "price", price
 
 
 def _looked(groups: Sequence[LookedAt], more: int, paint: Paint) -> Iterator[str]:
@@ -271,7 +248,7 @@ def _looked(groups: Sequence[LookedAt], more: int, paint: Paint) -> Iterator[str
     for item in groups:
         names = ", ".join(clean(f"task/{t}") for t in item.tasks)
         names += f" and {item.count - len(item.tasks)} more" if item.count > len(item.tasks) else ""
-        detail = sentence(item.detail) + _missing_text(item.short)
+        detail = sentence(item.detail) + missing_text([item.short])
         rows.append([Cell(names), Cell(clean(item.code or "fits")), Cell(detail)])
     yield from columns(rows, paint)
     if more:
@@ -285,16 +262,6 @@ def _looked(groups: Sequence[LookedAt], more: int, paint: Paint) -> Iterator[str
 def _instead(alternatives: Instead, what: str, paint: Paint, *, few: bool) -> Iterator[str]:
     yield from _would_do(alternatives, f"Nothing else {what}.", f"What else {what}:", paint, few=few)
     yield from _rejected("What does not:", alternatives.turned_down, paint)
-
-
-def _places(alternatives: Instead, paint: Paint) -> Iterator[str]:
-    """Which places would hold one rank. The refusal lists the others, except offers that fleets
-    never launch.
-    """
-    nothing, head = "Nothing would hold even one rank of it.", "What would hold one rank of it:"
-    yield from _would_do(alternatives, nothing, head, paint, few=False)
-    never = [group for group in alternatives.turned_down if (group.what, group.code) == ("offer", "no-offer")]
-    yield from _rejected("What the fleets never launch:", never, paint)
 
 
 def _rejected(title: str, groups: Iterable[Rejected], paint: Paint) -> Iterator[str]:
@@ -311,7 +278,17 @@ def _would_do(alternatives: Instead, nothing: str, title: str, paint: Paint, *, 
     yield from (title, "")
     head = [Cell(t, "dim", right="USD/h" in t) for t in ("", "blocks", "share, USD/h", "plan, USD/h", "")]
     shown = (alternatives.nodes[:most], alternatives.offers[:most])
-    yield from columns([head, *(_alternative(a) for part in shown for a in part)], paint)
+    rows = [
+        [
+            Cell(clean(item.target)),
+            Cell(f"{item.blocks} of {item.kind.total}, {item.idle} idle"),
+            Cell(money(item.share), right=True),
+            Cell("unknown" if item.more is None else _signed(item.more), right=True),
+            Cell(sentence(item.note or "")),
+        ]
+        for item in (*shown[0], *shown[1])
+    ]
+    yield from columns([head, *rows], paint)
     counts = (alternatives.nodes_count, alternatives.offers_count)
     for noun, count, part in zip(("node", "offer"), counts, shown, strict=True):
         if more := max(0, count - len(part)):
@@ -319,17 +296,8 @@ def _would_do(alternatives: Instead, nothing: str, title: str, paint: Paint, *, 
     yield ""
 
 
-def _alternative(item: Alternative) -> list[Cell]:
-    """The row of an alternative: its blocks, their price, and the added cost of the plan."""
-    change = item.more or 0.0
-    sign = "-" if change < 0 else "+"
-    return [
-        Cell(clean(item.target)),
-        Cell(f"{item.blocks} of {item.kind.total}, {item.idle} idle"),
-        Cell(money(item.share), right=True),
-        Cell("unknown" if item.more is None else f"{sign}{money(abs(change))}", right=True),
-        Cell(sentence(item.note or "")),
-    ]
+def _signed(price: float) -> str:
+    return f"{'-' if price < 0 else '+'}{money(abs(price))}"
 
 
 def _turned(item: Rejected) -> Iterator[list[Cell]]:
@@ -348,19 +316,7 @@ def _turned(item: Rejected) -> Iterator[list[Cell]]:
 
 
 def _detail(item: Rejection) -> str:
-    return sentence(item.detail) + _missing_text(item.short)
-
-
-def _missing_text(short: Mapping[str, float]) -> str:
-    """`; short by 2 blocks`, `; over by 2GB memory`."""
-    out: list[str] = []
-    for key in sorted(short.keys() - set(NAMES)):
-        number, name = short[key], clean(key).removesuffix("_mib").replace("_", " ")
-        size = show_mib(int(abs(number))) if key.endswith("_mib") else f"{abs(number):g}"
-        over = number < 0 or key == "price"
-        unit = "USD/h" if key == "price" else name.removesuffix("s") if size == "1" else name
-        out.append(f"{'over' if over else 'short'} by {size} {unit}")
-    return f"; {', '.join(out)}" if out else ""
+    return sentence(item.detail) + missing_text([item.short])
 
 
 # ------------------------------------------------------------------------------------------------ as JSON
@@ -488,7 +444,13 @@ class NodeOutput:
 def explain_json(answer: Answer, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:
     """The answer as data. `kind` tells its keys: `task`, `rank` or `node`."""
     if isinstance(answer, TaskAnswer):
-        ranks = [output(RankOutput, rank, place=_place_json(rank)) for rank in answer.ranks]
+        ranks = []
+        for rank in answer.ranks:
+            place = rank.place and output(ReservationOutput, rank.place)
+            if place:
+                del place["task"], place["rank"]  # the answer itself has them
+                place["node_price"] = None if rank.node_price is None else round(rank.node_price, 6)
+            ranks.append(output(RankOutput, rank, place=place))
         body = output(TaskOutput, answer, ranks=ranks)
     else:
         body = output(NodeOutput, answer)
@@ -500,11 +462,3 @@ def explain_json(answer: Answer, diagnostics: Sequence[Diagnostic]) -> dict[str,
         **body,
         "diagnostics": diagnostics_json(diagnostics),
     }
-
-
-def _place_json(rank: RankAnswer) -> dict[str, Any] | None:
-    if rank.place is None:
-        return None
-    place = output(ReservationOutput, rank.place)
-    del place["task"], place["rank"]  # the answer itself has them
-    return {**place, "node_price": None if rank.node_price is None else round(rank.node_price, 6)}

@@ -9,26 +9,27 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from declarative.model.state import rank_name
 from declarative.model.text import clean, host_lists, numberless, ranges
 from declarative.planner.approval import REFUSED, approval_of
 from declarative.planner.plan import Plan
-from declarative.render.actions import differing_count, entries_of, group_lines, grouped
+from declarative.render.actions import entries_of, group_lines, grouped
 from declarative.render.plan import (
     node_row,
     notes_of_nodes,
     ops_of,
     origin_text,
     outcome_of_ranks,
+    plan_title,
     report_parts,
     share,
     summary_lines,
 )
-from declarative.render.status import Row, nothing_text, stretches
-from declarative.render.text import PLAIN, plural
+from declarative.render.status import Row, stretches
+from declarative.render.text import PLAIN
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -143,31 +144,18 @@ def plan_html(plan: Plan) -> str:
     from markupsafe import Markup
 
     approval = None if plan.result == "error" else approval_of(plan)
-    [*summary] = map(clean, summary_lines(plan, PLAIN))
+    title = f"{'Refused plan' if plan.refused else 'Plan'}: {plan_title(plan)}"
     return rendered(
         "report.html.jinja",
-        title=_title(plan),
+        title=title if plan.shown else "Plan with errors",
         origin=origin_text(plan.origin),
         project=clean(plan.origin.project or ""),
-        summary=summary,
+        summary=[clean(line) for line in summary_lines(plan, PLAIN)],
         digest=approval.digest if approval else None,
         parts=list(_parts(plan)),
         hidden=Markup(approval.hidden() if approval else REFUSED),  # noqa: S704 (it holds none of HTML's characters)
         script=SCRIPT,
     )
-
-
-def _title(plan: Plan) -> str:
-    counts = ", ".join(f"{count} to {change}" for change, count in plan.summary().items() if count)
-    lacking = (
-        f"{plural(len(plan.unplaced.refusals), 'task')} cannot be placed" if plan.unplaced.refusals else ""
-    )
-    changes = ", ".join(text for text in (counts, lacking) if text) or nothing_text(plan)
-    if differ := differing_count(plan):
-        changes += f", {differ}"
-    if not plan.shown:
-        return "Plan with errors"
-    return f"{'Refused plan' if plan.refused else 'Plan'}: {changes}"
 
 
 def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
@@ -251,17 +239,22 @@ def _graph(plan: Plan) -> dict[str, Any]:
         members.setdefault(key, []).append(str(action.address))
         column[key] = max(column.get(key, 0), depth[action.id])
     order = {number: at for at, number in enumerate(sorted(set(column.values())))}
-    texts = {key: _box_text(key[0], names) for key, names in members.items()}
+    texts = {}
+    for key, names in members.items():
+        listed = host_lists(map(clean, names))
+        text = listed[0] if len(listed) == 1 else f"{names[0].partition('/')[0]}: {len(names)}"
+        symbol = {"create": "+", "update": "~", "delete": "-"}[key[0]]
+        texts[key] = f"{symbol} {text if len(text) <= 40 else text[:39] + '…'}"
     width = max(int(max(map(len, texts.values())) * _LETTER) + 16, 80)
     boxes, used = {}, dict.fromkeys(order.values(), 0)
     for key, names in members.items():
         at = order[column[key]]
         more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-        listed = ", ".join(host_lists(map(clean, names[:MOST_LISTED]))) + more
+        label = ", ".join(host_lists(map(clean, names[:MOST_LISTED]))) + more
         boxes[key] = {
             "style": key[0],
             "text": texts[key],
-            "label": f"{key[0]} {listed}",
+            "label": f"{key[0]} {label}",
             "x": at * (width + _COLUMN),
             "y": used[at] * _ROW + 2,
             "width": width,
@@ -276,13 +269,6 @@ def _graph(plan: Plan) -> dict[str, Any]:
         "height": max(used.values()) * _ROW + 2,
         "label": "; ".join(str(box["text"]) for box in boxes.values()),
     }
-
-
-def _box_text(op: str, names: Sequence[str]) -> str:
-    symbol = {"create": "+", "update": "~", "delete": "-"}[op]
-    listed = host_lists(map(clean, names))
-    text = listed[0] if len(listed) == 1 else f"{names[0].partition('/')[0]}: {len(names)}"
-    return f"{symbol} {text if len(text) <= 40 else text[:39] + '…'}"
 
 
 def _line(source: Mapping[str, Any], target: Mapping[str, Any]) -> str:

@@ -7,20 +7,20 @@ mention, HTML or a fence.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from declarative.model.record import struct
 from declarative.model.spec.project import HOURS_A_MONTH
 from declarative.model.text import clean, host_lists
 from declarative.planner.approval import REFUSED, approval_of
-from declarative.planner.plan import Cost, NodePreview, Op, Plan
+from declarative.planner.plan import NodePreview, Op, Plan
 from declarative.render.actions import (
     SYMBOLS,
     ActionEntry,
     adoption_text,
-    differing_count,
     differing_text,
     entries_of,
     group_lines,
@@ -35,13 +35,12 @@ from declarative.render.plan import (
     cost_line,
     headline,
     origin_text,
+    plan_title,
     rank_lines,
-    renames,
     report_parts,
     together_alike,
     unplaced_lines,
 )
-from declarative.render.status import nothing_text
 from declarative.render.text import PLAIN, money, plural, titled
 
 HEAD = "<!-- fleetform plan -->"
@@ -97,7 +96,10 @@ def plan_markdown(plan: Plan, max_chars: int) -> str:
     """The report in at most `max_chars` characters. Its frame and all counts take up to 4,000."""
     entries = entries_of(plan)
     project = f", {_code(plan.origin.project)}" if plan.origin.project else ""
-    head = "\n".join([HEAD, f"### fleetform{project}: {_title(plan)}", "", *_summary(plan)]) + "\n"
+    title = (
+        f"{'refused: ' if plan.refused else ''}{plan_title(plan)}" if plan.shown else "the plan has errors"
+    )
+    head = "\n".join([HEAD, f"### fleetform{project}: {title}", "", *_summary(plan)]) + "\n"
     if plan.result == "error":
         foot = f"\n{REFUSED}\n"
     else:
@@ -124,21 +126,6 @@ def _not_shown(plan: Plan, max_chars: int) -> str:
     return NOT_SHOWN.format(actions=actions, commands=commands, limit=max_chars, then=then)
 
 
-def _title(plan: Plan) -> str:
-    if not plan.shown:
-        return "the plan has errors"
-    if plan.scope.refresh_only:
-        differences = len(plan.observed.drift)
-        return f"{plural(differences, 'difference')} from what is recorded" if differences else "no drift"
-    summary = {**plan.summary(), "rename": renames(plan)}
-    texts = [f"{count} to {change}" for change, count in summary.items() if count]
-    if refused := len(plan.unplaced.refusals):
-        texts.append(f"{plural(refused, 'task')} cannot be placed")
-    differ = differing_count(plan)
-    changes = ", ".join([*(texts or [nothing_text(plan)]), *([differ] if differ else [])])
-    return f"refused: {changes}" if plan.refused else changes
-
-
 def _code(text: str) -> str:
     """Text from outside within a line: nothing in it has a meaning there."""
     shown = clean(text).replace("`", "'")
@@ -152,8 +139,19 @@ def _summary(plan: Plan) -> list[str]:
     refusal = [f"**The plan cannot be applied: {count_text(errors)}.**"] if errors else []
     if not plan.shown:
         return [*origin, *refusal]
-    lines = [*origin, *refusal, *([""] if refusal else []), *_cost_table(plan.preview.cost)]
-    lines[-1] += at_most_text(plan)
+    lines = [*origin, *refusal, *([""] if refusal else [])]
+    cost = plan.preview.cost
+    if cost.before or cost.after or None in (cost.before, cost.after):
+        lines += ["| | before | after | change |", "|---|--:|--:|--:|"]
+        for name, hours in (("an hour", 1), ("a month", HOURS_A_MONTH)):
+            amounts = ["unknown" if p is None else _amount(p, hours) for p in (cost.before, cost.after)]
+            amounts.append("unknown")
+            if cost.before is not None and cost.after is not None:
+                change = (cost.after - cost.before) * hours
+                amounts[-1] = f"{'+' if change > 0 else '' if change else '±'}{change:,.2f}"
+            lines.append(f"| USD {name} | {' | '.join(amounts)} |")
+        lines.append("")
+    lines.append(cost_line(cost) + at_most_text(plan))
     if text := differing_text(plan):
         lines += ["", f"{text}."]
     if text := adoption_text(plan):
@@ -167,22 +165,8 @@ def _summary(plan: Plan) -> list[str]:
     return lines
 
 
-def _cost_table(cost: Cost) -> list[str]:
-    if not cost.before and not cost.after and None not in (cost.before, cost.after):
-        return [cost_line(cost)]
-    rows = [("an hour", 1), ("a month", HOURS_A_MONTH)]
-    table = [f"| USD {name} | {' | '.join(_amounts(cost, hours))} |" for name, hours in rows]
-    return ["| | before | after | change |", "|---|--:|--:|--:|", *table, "", cost_line(cost)]
-
-
-def _amounts(cost: Cost, hours: int) -> Iterator[str]:
-    for price in (cost.before, cost.after):
-        yield "unknown" if price is None else f"{price * hours:,.2f}" if hours > 1 else money(price)
-    if cost.before is None or cost.after is None:
-        yield "unknown"
-    else:
-        change = (cost.after - cost.before) * hours
-        yield f"{'+' if change > 0 else '' if change else '±'}{change:,.2f}"
+def _amount(price: float, hours: int) -> str:
+    return f"{price * hours:,.2f}" if hours > 1 else money(price)
 
 
 def _fitted(sections: Sequence[Section], room: int) -> str:
@@ -205,51 +189,32 @@ def _destroyed(entries: Sequence[ActionEntry], room: int) -> str:
     if not gone:
         return "\nNothing is destroyed or replaced.\n" if entries else ""
     title = f"Destroyed or replaced: {len(gone)}"
-    for lines in (_headings(gone), _by_reason(gone), _by_kind(gone)):
+    by_reason: dict[tuple[str, str, str], list[str]] = {}
+    by_kind: dict[tuple[str, str], list[str]] = {}
+    for entry in gone:
+        symbol, kind = SYMBOLS[entry.change][0], entry.address.kind
+        by_reason.setdefault((symbol, kind, entry.reason), []).append(str(entry.address))
+        by_kind.setdefault((symbol, kind), []).append(entry.address.name)
+    for lines in (
+        _headings(gone),
+        [f"{symbol} {', '.join(host_lists(all_))}  # {why}" for (symbol, _, why), all_ in by_reason.items()],
+        # The shortest text that still names every address.
+        [f"{symbol} {kind}: {' '.join(host_lists(all_))}" for (symbol, kind), all_ in by_kind.items()],
+    ):
         text = Section(title, (lines,), "diff", open=True).text(0)
         if len(text) <= room:
             return text
-    return _as_many_as_fit(title, gone, room)
+    # Names without a pattern can exceed any report: it then warns not to approve by it.
+    names = [f"{SYMBOLS[e.change][0]} {clean(e.address)}" for e in gone]
+    ends = itertools.accumulate(len(name) + 1 for name in names)
+    count = sum(end <= room - len(title) - len(NOT_NAMED) - 100 for end in ends)
+    text = Section(title, (names[:count],), "diff", open=True).text(0)
+    return f"{text}\n{NOT_NAMED.format(count=len(names) - count)}\n"
 
 
 def _headings(entries: Sequence[ActionEntry]) -> list[str]:
     """A line for each group of similar neighbours."""
     return [next(iter(group_lines(group, PLAIN, None))).strip() for group in grouped(list(entries))]
-
-
-def _by_reason(entries: Sequence[ActionEntry]) -> list[str]:
-    names: dict[tuple[str, str, str], list[str]] = {}
-    for entry in entries:
-        key = (SYMBOLS[entry.change][0], entry.address.kind, entry.reason)
-        names.setdefault(key, []).append(str(entry.address))
-    return [
-        f"{symbol} {', '.join(host_lists(addresses))}  # {reason}"
-        for (symbol, _, reason), addresses in names.items()
-    ]
-
-
-def _by_kind(entries: Sequence[ActionEntry]) -> list[str]:
-    """The shortest text that still names every address."""
-    names: dict[tuple[str, str], list[str]] = {}
-    for entry in entries:
-        names.setdefault((SYMBOLS[entry.change][0], entry.address.kind), []).append(entry.address.name)
-    return [f"{symbol} {kind}: {' '.join(host_lists(alike))}" for (symbol, kind), alike in names.items()]
-
-
-def _as_many_as_fit(title: str, entries: Sequence[ActionEntry], room: int) -> str:
-    """As many names as fit. Names without a pattern can exceed any report: it then warns not to approve by
-    it.
-    """
-    names = [f"{SYMBOLS[e.change][0]} {clean(e.address)}" for e in entries]
-    room -= len(title) + len(NOT_NAMED) + 100
-    used, count = 0, 0
-    for name in names:
-        used += len(name) + 1
-        if used > room:
-            break
-        count += 1
-    text = Section(title, (names[:count],), "diff", open=True).text(0)
-    return f"{text}\n{NOT_NAMED.format(count=len(names) - count)}\n"
 
 
 # ------------------------------------------------------------------------------------ all other parts

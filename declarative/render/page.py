@@ -20,7 +20,7 @@ from declarative.render.listings import event_cells
 from declarative.render.output_json import iso
 from declarative.render.plan import unplaced_lines
 from declarative.render.status import STYLES, Row, health_lines, node_note
-from declarative.render.status_view import NodeView, StatusView, TaskView
+from declarative.render.status_view import StatusView, TaskView
 from declarative.render.text import PLAIN, money, plural, sentence
 from declarative.store.events import Event
 
@@ -81,26 +81,22 @@ class Page:
 
 def page_html(page: Page, *, refresh: int | None = None) -> str:
     """The page. A browser without JavaScript loads it again after `refresh` seconds."""
+    nodes, tasks = page.view.nodes, page.view.tasks
+    known = [n.price for n in nodes if n.price is not None]
+    price = f", {money(sum(known))} USD/h" if known else ""
+    counts = (
+        f"{plural(len(nodes), 'node')}{price}, {sum(n.busy for n in nodes)} of {sum(n.total for n in nodes)} "
+        f"blocks busy; {plural(len(tasks), 'task')}, {sum(t.state == 'running' for t in tasks)} running"
+    )
     return rendered(
         "live.html.jinja",
         title=clean(page.title),
-        summary=[("", _counts(page.view)), *((style, clean(line)) for style, line in page.notes)],
+        summary=[("", counts), *((style, clean(line)) for style, line in page.notes)],
         at=iso(page.at) or "",
         parts=list(_parts(page)),
         refresh=refresh,
         seconds=SECONDS,
         script=SCRIPT,
-    )
-
-
-def _counts(view: StatusView) -> str:
-    busy, total = sum(n.busy for n in view.nodes), sum(n.total for n in view.nodes)
-    known = [n.price for n in view.nodes if n.price is not None]
-    price = f", {money(sum(known))} USD/h" if known else ""
-    running = sum(task.state == "running" for task in view.tasks)
-    return (
-        f"{plural(len(view.nodes), 'node')}{price}, {busy} of {total} blocks busy; "
-        f"{plural(len(view.tasks), 'task')}, {running} running"
     )
 
 
@@ -118,7 +114,17 @@ def _parts(page: Page) -> Iterator[dict[str, Any]]:
         rows = [_row(fleet.name, fleet.nodes, fleet.busy, fleet.total - fleet.busy) for fleet in view.fleets]
         yield _table("fleets", "Fleets", head, rows, {1, 2, 3})
     if view.nodes:
-        yield {"id": "blocks", "title": f"Blocks of {plural(len(view.nodes), 'node')}", **_blocks(view.nodes)}
+        colors: dict[str, int] = {}
+        nodes = [
+            node_data(
+                Row(node=n.name, total=n.total, holders=n.holders, note=node_note(n)),
+                colors,
+                warn=STYLES.get(n.state) == "red",
+            )
+            for n in view.nodes[:MOST_NODES]
+        ]
+        part = {"id": "blocks", "title": f"Blocks of {plural(len(view.nodes), 'node')}", "kind": "blocks"}
+        yield {**part, "nodes": nodes, "hidden": _more(len(view.nodes) - MOST_NODES, "node")}
     if view.tasks:
         head = ("task", "rank", "state", "node", "attempt", "cause")
         rows, hidden = _tasks(view.tasks)
@@ -158,19 +164,6 @@ def _table(
     right = {head[i] for i in numbers}
     part = {"id": name, "title": title, "kind": "table", "head": head, "rows": rows}
     return {**part, "numbers": right, "hidden": hidden}
-
-
-def _blocks(nodes: Sequence[NodeView]) -> dict[str, Any]:
-    colors: dict[str, int] = {}
-    shown = [
-        node_data(
-            Row(node=n.name, total=n.total, holders=n.holders, note=node_note(n)),
-            colors,
-            warn=STYLES.get(n.state) == "red",
-        )
-        for n in nodes[:MOST_NODES]
-    ]
-    return {"kind": "blocks", "nodes": shown, "hidden": _more(len(nodes) - MOST_NODES, "node")}
 
 
 def _more(count: int, noun: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 
 from declarative.model.diagnostic import and_more
@@ -18,8 +18,8 @@ from declarative.model.spec.project import HOURS_A_MONTH
 from declarative.model.spec.values import show_mib
 from declarative.model.state import ADOPTED, PROTECTABLE, rank_name
 from declarative.model.text import clean, host_lists, ranges
-from declarative.placement.problem import SUCH_AS, RankVerdict, Refusal, Rejection, Verdict
-from declarative.planner.fallbacks import StandIn, hourly_at_most, stand_ins
+from declarative.placement.problem import SUCH_AS, Refusal, Rejection, Verdict
+from declarative.planner.fallbacks import hourly_at_most, stand_ins
 from declarative.planner.plan import (
     Cost,
     NodePreview,
@@ -35,13 +35,14 @@ from declarative.render.actions import (
     adoption_text,
     counts,
     difference_lines,
+    differing_count,
     differing_text,
     unplaced_count,
     unstarted_lines,
 )
 from declarative.render.diagnostics import count_text, diagnostics_text
 from declarative.render.output_json import iso
-from declarative.render.status import CHANGED, Row, drift_rows, health_lines, map_lines, unwell
+from declarative.render.status import CHANGED, Row, drift_rows, health_lines, map_lines, nothing_text, unwell
 from declarative.render.text import (
     PLAIN,
     Cell,
@@ -191,7 +192,10 @@ def summary_lines(plan: Plan, paint: Paint) -> list[str]:
         lines.append(
             paint("yellow", f"{stop_text(plan.stops)}: running now, stopped at once by what is declared now.")
         )
-    lines += _nothing_to_do(plan, paint)
+    if plan.unplaced.refusals:
+        lines.append(paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}."))
+    elif plan.result in ("none", "unhealthy"):
+        lines.append(paint("bold", _nothing_to_do(plan)))
     if plan.result not in ("none", "error") and (waiting := differing_text(plan)):
         lines.append(paint("yellow", f"{waiting}."))
     if plan.result == "error":
@@ -200,36 +204,43 @@ def summary_lines(plan: Plan, paint: Paint) -> list[str]:
     return lines
 
 
-def _nothing_to_do(plan: Plan, paint: Paint) -> list[str]:
-    """Why there is nothing to do: tasks without a place, or everything is as declared."""
-    if plan.unplaced.refusals:
-        return [paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}.")]
-    if plan.result not in ("none", "unhealthy"):
-        return []
-    unhealthy = f"Nothing is changed, but {unwell(plan.health)}." if plan.health else ""
-    waiting = "" if plan.result != "none" or plan.observed.drift else differing_text(plan)
-    if waiting:
-        return [paint("bold", f"No changes now. {waiting}.")]
-    return [paint("bold", unhealthy or f"No changes. {_rest(plan)}")]
+def _nothing_to_do(plan: Plan) -> str:
+    """The summary of a plan without changes: what is not well, what waits, or what was only observed."""
+    if plan.result == "none" and not plan.observed.drift and (waiting := differing_text(plan)):
+        return f"No changes now. {waiting}."
+    if plan.health:
+        return f"Nothing is changed, but {unwell(plan.health)}."
+    codes = {d.code for d in plan.diagnostics}
+    if plan.scope.part:
+        rest = "Nothing is to be done in this part."
+    elif plan.observed.drift:
+        verb = "is" if plan.observed.ended else "has to be"
+        rest = f"Nothing {verb} done about what changed outside of fleetform."
+    elif "outside-schedule" in codes:
+        rest = "What differs waits for the next start of a `schedule`."
+    elif codes & LATER:
+        rest = "What differs waits until nodes are idle."
+    else:
+        rest = f"{'Everything else' if plan.observed.ended else 'Everything'} is as declared."
+    return f"No changes. {rest}"
+
+
+def plan_title(plan: Plan) -> str:
+    """`2 to create, 1 task cannot be placed`: what a plan comes to, for the title of a report."""
+    if plan.scope.refresh_only:
+        differences = len(plan.observed.drift)
+        return f"{plural(differences, 'difference')} from what is recorded" if differences else "no drift"
+    summary = {**plan.summary(), "rename": renames(plan)}
+    texts = [f"{count} to {change}" for change, count in summary.items() if count]
+    if refused := len(plan.unplaced.refusals):
+        texts.append(f"{plural(refused, 'task')} cannot be placed")
+    differ = differing_count(plan)
+    return ", ".join([*(texts or [nothing_text(plan)]), *([differ] if differ else [])])
 
 
 def renames(plan: Plan) -> int:
     """The number of records that get another address by `moved`."""
     return sum(len(move.addresses) for move in plan.scope.moved)
-
-
-def _rest(plan: Plan) -> str:
-    """What remains to be said if there is nothing to do: only what was observed."""
-    if plan.scope.part:
-        return "Nothing is to be done in this part."
-    if plan.observed.drift:
-        verb = "is" if plan.observed.ended else "has to be"
-        return f"Nothing {verb} done about what changed outside of fleetform."
-    if any(d.code == "outside-schedule" for d in plan.diagnostics):
-        return "What differs waits for the next start of a `schedule`."
-    if any(d.code in LATER for d in plan.diagnostics):
-        return "What differs waits until nodes are idle."
-    return f"{'Everything else' if plan.observed.ended else 'Everything'} is as declared."
 
 
 def queue_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
@@ -267,25 +278,24 @@ def backend_lines(plan: Plan, width: int | None) -> list[str]:
 
 
 def cost_line(cost: Cost) -> str:
-    """`Cost: 0.00 → 9.84 USD/h`, of whole nodes; it also names what is unknown."""
+    """`Cost: 0.00 → 9.84 USD/h`, of whole nodes; it also names what is unknown, and if the cost rises, by how
+    much it exceeds the least possible.
+    """
     before, after = money(cost.before), money(cost.after)
     without = f"; {' and '.join(map(clean, cost.excludes))} not included" if cost.excludes else ""
     if None in (cost.before, cost.after):
         known = [f"{money(c)} USD/h" if c is not None else "unknown" for c in (cost.before, cost.after)]
         return f"Cost: {' → '.join(dict.fromkeys(known))} (some nodes have no known price){without}"
     change = f"{after} USD/h (unchanged)" if before == after else f"{before} → {after} USD/h"
-    return f"Cost: {change}{_above(cost)}{without}"
-
-
-def _above(cost: Cost) -> str:
-    """By how much, at most, the cost exceeds the least possible; empty unless the cost rises."""
     if cost.after is None or cost.before is None or cost.after <= cost.before:
-        return ""
-    if not cost.bound:
-        return " (not compared with the least possible)"
-    above = math.ceil(1000 * (cost.after / cost.bound - 1 - SAME)) / 10
-    least = f"the least possible{' at known prices' if cost.unpriced else ''}"
-    return f" (at most {above:,.1f} % above {least})" if above > 0 else f" ({least})"
+        above = ""
+    elif not cost.bound:
+        above = " (not compared with the least possible)"
+    else:
+        percent = math.ceil(1000 * (cost.after / cost.bound - 1 - SAME)) / 10
+        least = f"the least possible{' at known prices' if cost.unpriced else ''}"
+        above = f" (at most {percent:,.1f} % above {least})" if percent > 0 else f" ({least})"
+    return f"Cost: {change}{above}{without}"
 
 
 def share_lines(plan: Plan, paint: Paint) -> list[str]:
@@ -373,10 +383,15 @@ def part_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 
 
 def fallback_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
-    """A line for all nodes with the same fallbacks."""
+    """A line for all nodes with the same fallbacks: `us-east-1b…f, at most 36.05`."""
     alike: dict[str, list[str]] = {}
     for item in stand_ins(plan):
-        alike.setdefault(_stand_in_text(item), []).extend(item.names)
+        kinds: dict[tuple[str, str, bool], list[OfferInputs]] = {}
+        for offer in item.offers:
+            kinds.setdefault((offer.backend, offer.instance_type, offer.spot), []).append(offer)
+        texts = [_offers_text(item.planned, offers) for offers in kinds.values()]
+        price = "at an unknown price" if item.at_most is None else f"at most {money(item.at_most)}"
+        alike.setdefault(f"{'; '.join(texts)}, {price}", []).extend(item.names)
     lines = []
     for text, names in alike.items():
         nodes = ", ".join(host_lists(clean(f"node/{name}") for name in names))
@@ -392,16 +407,6 @@ def at_most_text(plan: Plan) -> str:
         return ""
     amount = f"at most {money(most)}" if most is not None else "an unknown price"
     return f"; {amount} if offers are sold out"
-
-
-def _stand_in_text(item: StandIn) -> str:
-    """`us-east-1b…f, at most 36.05`; together: a cluster goes to one of the places."""
-    kinds: dict[tuple[str, str, bool], list[OfferInputs]] = {}
-    for offer in item.offers:
-        kinds.setdefault((offer.backend, offer.instance_type, offer.spot), []).append(offer)
-    texts = [_offers_text(item.planned, offers) for offers in kinds.values()]
-    price = "at an unknown price" if item.at_most is None else f"at most {money(item.at_most)}"
-    return f"{'; '.join(texts)}, {price}"
 
 
 def _offers_text(planned: OfferInputs | None, offers: Sequence[OfferInputs]) -> str:
@@ -507,13 +512,17 @@ def _refusal(alike: Sequence[Refusal], paint: Paint, *, waits: bool) -> Iterator
     refusal = alike[0]
     yield headline(alike, paint)
     reasons = any(verdict.rejections for verdict in refusal.ranks)
-    for verdict in _together(refusal.ranks) if reasons else ():
-        if isinstance(verdict, RankVerdict):
-            yield f"    rank {verdict.rank}: {paint('red', 'cause')}"
-            yield from _rejections(verdict.rejections, paint)
+    # A cause stands alone; neighbours with the same other verdict share a line.
+    runs = itertools.groupby(refusal.ranks if reasons else (), key=lambda rank: rank.verdict)
+    for verdict, neighbours in runs:
+        ranks = list(neighbours)
+        if verdict is Verdict.CAUSE:
+            for rank in ranks:
+                yield f"    rank {rank.rank}: {paint('red', 'cause')}"
+                yield from _rejections(rank.rejections, paint)
         else:
-            words, ranks_alike = verdict
-            yield f"    {'rank' if len(ranks_alike) == 1 else 'ranks'} {ranges(ranks_alike)}: {words}"
+            numbers = ranges(rank.rank for rank in ranks)
+            yield f"    {'rank' if len(ranks) == 1 else 'ranks'} {numbers}: {WORDS[verdict]}"
     if refusal.hint:
         yield f"    {paint('cyan', '=')} hint: {sentence(refusal.hint)}"
     if waits:
@@ -522,28 +531,10 @@ def _refusal(alike: Sequence[Refusal], paint: Paint, *, waits: bool) -> Iterator
         yield f"    {paint('cyan', '=')} {SLEEPS}"
 
 
-def _together(ranks: Sequence[RankVerdict]) -> Iterator[RankVerdict | tuple[str, list[int]]]:
-    """Causes one by one; neighbours with the same other verdict become one item."""
-    words = ""
-    numbers: list[int] = []
-    for item in ranks:
-        verdict = WORDS.get(item.verdict, "")
-        if numbers and verdict != words:
-            yield words, numbers
-            numbers = []
-        words = verdict
-        if item.verdict is Verdict.CAUSE:
-            yield item
-        else:
-            numbers.append(item.rank)
-    if numbers:
-        yield words, numbers
-
-
 def _rejections(rejections: Sequence[Rejection], paint: Paint) -> list[str]:
     if len(rejections) <= LISTED and all(r.count == 1 for r in rejections):
         rows = [
-            [Cell(clean(r.target)), Cell(clean(r.code)), Cell(sentence(r.detail) + _missing([r]))]
+            [Cell(clean(r.target)), Cell(clean(r.code)), Cell(sentence(r.detail) + missing_text([r.short]))]
             for r in rejections
         ]
     else:
@@ -572,36 +563,25 @@ def _group(alike: Sequence[Rejection]) -> str:
     if any(r.detail != nearest.detail for r in alike):
         detail = f"{'the nearest: ' if nearest.short else 'e.g. '}{detail}"
     bounds = alike if len(single) == len(alike) else [nearest]
-    return f"{names}: {sentence(detail)}{_missing(bounds)}"
+    return f"{names}: {sentence(detail)}{missing_text(r.short for r in bounds)}"
 
 
-def _missing(alike: Sequence[Rejection]) -> str:
-    """`; short by blocks 2-6`, `; over by memory 2GB`: bounds over all of them."""
-    bounds: dict[str, tuple[float, float]] = {}
-    for item in alike:
-        for key, number in item.short.items():
-            if key in NAMES:
-                continue
-            low, high = bounds.get(key, (number, number))
-            bounds[key] = (min(low, number), max(high, number))
-    texts = [_bound(key, *bounds[key]) for key in sorted(bounds)]
+def missing_text(shorts: Iterable[Mapping[str, float]]) -> str:
+    """`; short by 2 to 6 blocks`, `; over by 2GB memory`: the bounds over all of them."""
+    numbers: dict[str, list[float]] = {}
+    for short in shorts:
+        for key in short.keys() - set(NAMES):
+            numbers.setdefault(key, []).append(short[key])
+    texts = []
+    for key, of_key in sorted(numbers.items()):
+        low, high = min(of_key), max(of_key)
+        over = high < 0 or key == "price"
+        ends = sorted((abs(low), abs(high))) if high < 0 else (low, high)
+        sizes = [show_mib(int(n)) if key.endswith("_mib") else f"{n:g}" for n in ends]
+        noun = "USD/h" if key == "price" else clean(key).removesuffix("_mib").replace("_", " ")
+        noun = noun.removesuffix("s") if sizes == ["1", "1"] else noun
+        texts.append(f"{'over' if over else 'short'} by {' to '.join(dict.fromkeys(sizes))} {noun}")
     return f"; {', '.join(texts)}" if texts else ""
-
-
-def _bound(key: str, low: float, high: float) -> str:
-    if key == "price":
-        return f"over by {_span('', low, high)} USD/h"
-    word = "over by" if high < 0 else "short by"
-    low, high = sorted((abs(low), abs(high))) if high < 0 else (low, high)
-    noun = clean(key).removesuffix("_mib").replace("_", " ")
-    if (low, high) == (1, 1) and key in ("blocks", "nodes"):
-        noun = noun.removesuffix("s")
-    return f"{word} {_span(key, low, high)} {noun}"
-
-
-def _span(key: str, low: float, high: float) -> str:
-    ends = dict.fromkeys(show_mib(int(n)) if key.endswith("_mib") else f"{n:g}" for n in (low, high))
-    return " to ".join(ends)
 
 
 # ------------------------------------------------------------------------- the block map, and the ranks
@@ -616,10 +596,16 @@ STATUS = {
 
 
 def block_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
-    """The block map after the plan. Many unchanged nodes are shown only as a sum."""
+    """The block map after the plan. Many nodes to which nothing happens are shown only as a sum."""
     ops = ops_of(plan, "node")
     notes = notes_of_nodes(plan)
-    hidden = _unchanged_nodes(plan, ops.keys())
+    hidden = [node for node in plan.preview.nodes if node.status == "kept" and node.state == "ready"]
+    if len(hidden) > MOST_UNCHANGED:
+        outcomes = outcome_of_ranks(plan)
+        changing = {r.node for r in plan.reservations if outcomes[_name(r)] != "kept"} | ops.keys()
+        hidden = [node for node in hidden if node.name not in changing]
+    if len(hidden) <= MOST_UNCHANGED:
+        hidden = []
     names = {node.name for node in hidden}
     shown = [node for node in plan.preview.nodes if node.name not in names]
     lines = map_lines(
@@ -629,17 +615,6 @@ def block_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
         busy, total = blocks_in_use(hidden)
         lines.append(f"  … {len(hidden)} more nodes, unchanged, {busy}/{total} busy")
     return lines
-
-
-def _unchanged_nodes(plan: Plan, acted_on: Collection[str]) -> list[NodePreview]:
-    """Nodes without an action on them or on their ranks; empty if they are few."""
-    kept = [node for node in plan.preview.nodes if node.status == "kept" and node.state == "ready"]
-    if len(kept) <= MOST_UNCHANGED:
-        return []
-    outcomes = outcome_of_ranks(plan)
-    changing = {r.node for r in plan.reservations if outcomes[_name(r)] != "kept"} | set(acted_on)
-    unchanged = [node for node in kept if node.name not in changing]
-    return unchanged if len(unchanged) > MOST_UNCHANGED else []
 
 
 def blocks_in_use(nodes: Sequence[NodePreview]) -> tuple[int, int]:
@@ -699,24 +674,20 @@ def outcome_of_ranks(plan: Plan) -> dict[str, str]:
     queued = {item.task for item in plan.preview.queued}
     out: dict[str, str] = {}
     for item in plan.reservations:
-        what = _outcome(item, ops.get(_name(item), set()), queued)
-        if _name(item) in stopped and item.status is not ReservationStatus.RELEASED:
+        name, what = _name(item), ""
+        of_rank = ops.get(name, set())
+        if name in stopped and item.status is not ReservationStatus.RELEASED:
             what = "stops"
-        out[_name(item)] = f"{item.status.value}, {what}" if what else item.status.value
+        elif item.task in queued:
+            what = "queued"
+        elif item.restart:
+            what = "restarts"
+        elif Op.UPDATE in of_rank:
+            what = "changes"
+        elif of_rank and item.status is ReservationStatus.KEPT:  # else its blocks show it
+            what = "starts" if Op.CREATE in of_rank else "stops"
+        out[name] = f"{item.status.value}, {what}" if what else item.status.value
     return out
-
-
-def _outcome(item: Reservation, ops: set[Op], queued: Collection[str]) -> str:
-    """What happens to a rank, if its blocks do not show it."""
-    if item.task in queued:
-        return "queued"
-    if item.restart:
-        return "restarts"
-    if Op.UPDATE in ops:
-        return "changes"
-    if not ops or item.status is not ReservationStatus.KEPT:
-        return ""
-    return "starts" if Op.CREATE in ops else "stops"
 
 
 def rank_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
@@ -739,7 +710,21 @@ def rank_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
         none = Cell("")
         for task, ranks in itertools.groupby(zip(shown, volumes, strict=True), key=lambda pair: pair[0].task):
             for item, mounts in ranks:
-                rows += _rank_rows(item, mounts if one_each else [", ".join(mounts)], outcomes[_name(item)])
+                outcome = outcomes[_name(item)]
+                first, *more = mounts if one_each and mounts else [", ".join(mounts)]
+                warn = outcome in ("kept, restarts", "kept, stops")
+                rows.append(
+                    [
+                        Cell(clean(item.task)),
+                        Cell(str(item.rank), right=True),
+                        Cell(clean(item.node)),
+                        Cell(f"{ranges(item.blocks)} of {item.total_blocks}"),
+                        Cell(first),
+                        Cell(share(item.price), right=True),
+                        Cell(outcome, "yellow" if warn else STATUS[item.status]),
+                    ]
+                )
+                rows += [[none, none, none, none, Cell(text), none, none] for text in more]
             if task in sums:
                 every = Cell("all", right=True)
                 rows.append([Cell(clean(task)), every, none, none, none, Cell(sums[task], right=True), none])
@@ -767,21 +752,6 @@ def _sums(reservations: Sequence[Reservation]) -> dict[str, str]:
 def share(price: float | None) -> str:
     """A price in a table; `?` if it is unknown."""
     return "?" if price is None else money(price)
-
-
-def _rank_rows(item: Reservation, volumes: Sequence[str], outcome: str) -> list[list[Cell]]:
-    """The row of a rank with its first volume, and a row for each further volume."""
-    first = [
-        Cell(clean(item.task)),
-        Cell(str(item.rank), right=True),
-        Cell(clean(item.node)),
-        Cell(f"{ranges(item.blocks)} of {item.total_blocks}"),
-        Cell(volumes[0] if volumes else ""),
-        Cell(share(item.price), right=True),
-        Cell(outcome, "yellow" if outcome in ("kept, restarts", "kept, stops") else STATUS[item.status]),
-    ]
-    none = Cell("")
-    return [first, *([none, none, none, none, Cell(text), none, none] for text in volumes[1:])]
 
 
 def restart_text(count: int) -> str:

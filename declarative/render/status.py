@@ -4,13 +4,14 @@ is not well.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
-from declarative.model.status import NodeState, Silence
+from declarative.model.status import NodeState
 from declarative.model.text import clean, numberless
 from declarative.planner.health import GONE, LEFT_OUT, UNREADABLE, Health
 from declarative.planner.plan import Drift, Plan, largest_shares
@@ -99,20 +100,19 @@ def map_lines(rows: Sequence[Row], paint: Paint, width: int | None, *, indent: s
     # The width of the longest holder's name, if the blocks may be shown one by one.
     small = [row for row in rows if row.total <= CELLS and row.holders is not None]
     each = max((cells(_holder(row, block)) for row in small for block in range(row.total)), default=0)
-    table = [_cells(row, each, room) for row in rows]
+    table = [
+        [
+            Cell(f"node/{clean(row.node)}", "bold" if row.style else None),
+            Cell(_blocks(row, each, room)),
+            Cell("" if row.holders is None else f"{len(row.holders)}/{row.total} busy", right=True),
+            Cell(clean(row.note), row.style),
+        ]
+        for row in rows
+    ]
     loosely: Sequence[str] = ()
     if any(row.kind is not None for row in rows):
         loosely = [clean(row.note if row.kind is None else row.kind) for row in rows]
     return columns(folded(table, loosely), paint, indent=indent)
-
-
-def _cells(row: Row, each: int, room: float) -> list[Cell]:
-    return [
-        Cell(f"node/{clean(row.node)}", "bold" if row.style else None),
-        Cell(_blocks(row, each, room)),
-        Cell("" if row.holders is None else f"{len(row.holders)}/{row.total} busy", right=True),
-        Cell(clean(row.note), row.style),
-    ]
 
 
 def _holder(row: Row, block: int) -> str:
@@ -128,7 +128,14 @@ def _blocks(row: Row, each: int, room: float) -> str:
     texts = [
         f"{first if first == last else f'{first}-{last}'} {holder}" for first, last, holder in stretches(row)
     ]
-    return _fit(texts, room)
+    whole = "[" + " | ".join(texts) + "]"
+    if cells(whole) <= room:
+        return whole
+    # As many as fit, at least one, and the number of the rest.
+    ends = itertools.accumulate(cells(text) + 3 for text in texts)
+    count = max(1, sum(end <= room - 12 for end in ends))
+    more = [f"… {len(texts) - count} more"] if count < len(texts) else []
+    return "[" + " | ".join([*texts[:count], *more]) + "]"
 
 
 def stretches(row: Row) -> list[tuple[int, int, str]]:
@@ -147,21 +154,6 @@ def stretches(row: Row) -> list[tuple[int, int, str]]:
     if free < row.total:
         out.append((free, row.total - 1, IDLE))
     return out
-
-
-def _fit(stretches: list[str], room: float) -> str:
-    """As many stretches as fit, at least one, and the number of the rest."""
-    whole = "[" + " | ".join(stretches) + "]"
-    if cells(whole) <= room:
-        return whole
-    used, count = 12, 0
-    for text in stretches:
-        used += cells(text) + 3
-        if used > room and count:
-            break
-        count += 1
-    more = [f"… {len(stretches) - count} more"] if count < len(stretches) else []
-    return "[" + " | ".join([*stretches[:count], *more]) + "]"
 
 
 STYLES = {
@@ -265,8 +257,16 @@ def _nodes(nodes: Sequence[NodeView], paint: Paint, width: int | None) -> list[s
 
 
 def node_note(node: NodeView) -> str:
-    """A node's state, its reason, since when the node does not answer, and the price if known."""
-    return _note(node, "; ".join(filter(None, (node.reason, _silence(node.silence)))))
+    """A node's state, the reasons, since when it does not answer and what follows, and the price if known."""
+    reasons = [node.reason] if node.reason else []
+    if silence := node.silence:
+        if silence.given_up or silence.kept:
+            when = f" before {iso(silence.until)}" if silence.until is not None else ""
+            then = "given up" if silence.given_up else f"not given up{when}: {silence.kept}"
+        else:
+            then = f"given up at {iso(silence.until)}" if silence.until is not None else "never given up"
+        reasons.append(f"no answer since {iso(silence.since)}, {then}")
+    return _note(node, "; ".join(reasons))
 
 
 def _note(node: NodeView, why: str | None) -> str:
@@ -278,18 +278,6 @@ def _note(node: NodeView, why: str | None) -> str:
     seen = "" if node.age is None else f", seen {ago(node.age)}"
     rehearsal = ", its GPUs are a rehearsal" if node.rehearsal else ""
     return f"{node.state}{reason}{price}{seen}{rehearsal}"
-
-
-def _silence(silence: Silence | None) -> str | None:
-    """Since when a node does not answer, and what follows from it."""
-    if silence is None:
-        return None
-    if silence.given_up or silence.kept:
-        when = f" before {iso(silence.until)}" if silence.until is not None else ""
-        then = "given up" if silence.given_up else f"not given up{when}: {silence.kept}"
-    else:
-        then = f"given up at {iso(silence.until)}" if silence.until is not None else "never given up"
-    return f"no answer since {iso(silence.since)}, {then}"
 
 
 def ago(seconds: float) -> str:

@@ -10,7 +10,7 @@ from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.outputs import TEXT_ONLY, As, Digits, Mark, Moment, Of, OneOf, Usd, address_of
 from declarative.model.record import struct
-from declarative.model.resource import Desired, Host, LeftOut, TaskWant
+from declarative.model.resource import Desired, Host, LeftOut
 from declarative.model.schema import Doc, Is
 from declarative.model.spec import StopCriteria
 from declarative.model.spec.project import HOURS_A_MONTH, Limits
@@ -367,10 +367,16 @@ def status_view(
     for record in state.of("rank"):
         by_task.setdefault(record.rank.task, {})[record.rank.rank] = record
     attached = {r.attachment.volume: r.attachment.node for r in state.of("attachment")}
+    fleets = []
+    for name in sorted({*desired.fleets, *(n.fleet for n in nodes)}):
+        mine = [n for n in nodes if n.fleet == name]
+        total, busy = sum(n.total for n in mine), sum(n.busy for n in mine)
+        hourly = total_price(n.cost for n in mine)
+        fleets.append(FleetView(name=name, nodes=len(mine), total=total, busy=busy, hourly=hourly))
     return StatusView(
         lineage=state.lineage,
         serial=state.serial,
-        fleets=tuple(_fleet(name, nodes) for name in sorted({*desired.fleets, *(n.fleet for n in nodes)})),
+        fleets=tuple(fleets),
         nodes=nodes,
         volumes=tuple(
             VolumeView(
@@ -401,17 +407,6 @@ def _limits(limits: Limits, nodes: tuple[NodeView, ...]) -> Iterator[LimitView]:
     ):
         if most is not None:
             yield LimitView(limit=name, most=most, now=now)
-
-
-def _fleet(name: str, nodes: tuple[NodeView, ...]) -> FleetView:
-    mine = [n for n in nodes if n.fleet == name]
-    return FleetView(
-        name=name,
-        nodes=len(mine),
-        total=sum(n.total for n in mine),
-        busy=sum(n.busy for n in mine),
-        hourly=total_price(n.cost for n in mine),
-    )
 
 
 def _node(record: Record, state: State, held: dict[int, str], now: float | None) -> NodeView:
@@ -458,6 +453,16 @@ def _task(
     last = ended if ended is not None else at
     runs = any(status and not status.state.ended for status in statuses.values())
     ran = started is not None and last is not None and (ended is not None or runs)
+    retry = None
+    if want and at is not None and (outlook := retry_outlook(want, records.values(), state, at)):
+        retry = RetryView(
+            runs_again=outlook.runs_again,
+            attempt=outlook.attempt,
+            max_attempts=want.spec.retry.max_attempts,
+            after=outlook.after,
+            until=outlook.until,
+            why=outlook.why,
+        )
     return TaskView(
         name=name,
         state=task_state(statuses, done).value,
@@ -467,7 +472,7 @@ def _task(
         ended_at=ended,
         seconds=max(0.0, last - started) if ran and started is not None and last is not None else None,
         stopped=is_stopped(records.values()),
-        retry=_retry(want, records.values(), state, at) if want and at is not None else None,
+        retry=retry,
     )
 
 
@@ -483,20 +488,6 @@ def with_waits(view: StatusView, waiting: Mapping[str, Waiting]) -> StatusView:
         return replace(task, cause=known.why, waiting_since=known.since)
 
     return replace(view, tasks=tuple(map(waits, view.tasks)))
-
-
-def _retry(want: TaskWant, have: Collection[Record], state: State, at: float) -> RetryView | None:
-    outlook = retry_outlook(want, have, state, at)
-    if outlook is None:
-        return None
-    return RetryView(
-        runs_again=outlook.runs_again,
-        attempt=outlook.attempt,
-        max_attempts=want.spec.retry.max_attempts,
-        after=outlook.after,
-        until=outlook.until,
-        why=outlook.why,
-    )
 
 
 def _rank(name: str, rank: int, status: RankStatus | None, record: Record | None, state: State) -> RankView:

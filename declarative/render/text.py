@@ -99,17 +99,15 @@ def columns(rows: Sequence[Sequence[Cell]], paint: Paint, *, indent: str = "  ")
         return []
     widths = [max(cells(row[i].text) for row in rows) for i in range(len(rows[0]))]
     shown = [i for i, width in enumerate(widths) if width]
-    return [indent + _row(row, shown, widths, paint).rstrip() for row in rows]
-
-
-def _row(row: Sequence[Cell], shown: list[int], widths: list[int], paint: Paint) -> str:
-    parts: list[str] = []
-    for i in shown:
-        entry = row[i]
-        gap = " " * (widths[i] - cells(entry.text))
-        painted = paint(entry.style, entry.text)
-        parts.append(gap + painted if entry.right else painted + gap)
-    return "  ".join(parts)
+    lines = []
+    for row in rows:
+        parts = []
+        for i in shown:
+            gap = " " * (widths[i] - cells(row[i].text))
+            painted = paint(row[i].style, row[i].text)
+            parts.append(gap + painted if row[i].right else painted + gap)
+        lines.append(indent + "  ".join(parts).rstrip())
+    return lines
 
 
 def titled(title: str, lines: Sequence[str]) -> list[str]:

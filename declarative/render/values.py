@@ -96,10 +96,6 @@ def one_line(key: str, value: Any, *, quote: bool = False, inside: bool = False)
         return _inside(value) if inside or not value or "\n" in value else visible(value)
     if isinstance(value, float):
         return str(value).removesuffix(".0")
-    return _collection(key, value)
-
-
-def _collection(key: str, value: Any) -> str:
     if isinstance(value, Mapping):
         pairs = (
             f"{_inside(str(k)).removesuffix('_mib')}: {one_line(str(k), v, inside=True)}"
@@ -249,8 +245,14 @@ def _line_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Line]:
         was, now = ([quoted(text, ascii=True) for text in texts] for texts in (old, new))
     for op, a, b, c, d in _opcodes(was, now):
         if op == "equal":
-            before, after = (0 if a == 0 else CONTEXT), (0 if b == len(was) else CONTEXT)
-            yield from _unchanged_lines(was[a:b], before, after)
+            first, last = (0 if a == 0 else CONTEXT), (0 if b == len(was) else CONTEXT)
+            between = b - a - first - last
+            if between <= 1:
+                first, last, between = b - a, 0, 0
+            yield from ((None, f"    {line}") for line in was[a : a + first])
+            if between:
+                yield None, f"    … {between} unchanged"
+            yield from ((None, f"    {line}") for line in was[b - last : b])
         else:
             deleted, added = was[a:b], now[c:d]
             if _look_alike(deleted, added):
@@ -261,17 +263,6 @@ def _line_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Line]:
 
 def _lines(texts: Sequence[str]) -> list[str]:
     return [line for text in texts for line in written("", text)]
-
-
-def _unchanged_lines(lines: Sequence[str], first: int, last: int) -> Iterator[Line]:
-    """The first and last of the lines, and the number of lines between them."""
-    between = len(lines) - first - last
-    if between <= 1:
-        first, last, between = len(lines), 0, 0
-    yield from ((None, f"    {line}") for line in lines[:first])
-    if between:
-        yield None, f"    … {between} unchanged"
-    yield from ((None, f"    {line}") for line in lines[len(lines) - last :])
 
 
 def _opcodes(was: Sequence[str], now: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
