@@ -51,22 +51,6 @@ class Diagnostic:
     block: tuple[str, ...] = ()
     """Lines of the hint that stand alone below it, to be copied; for programs they are part of it."""
 
-    def to_json(self) -> dict[str, object]:
-        """The form for programs: positions are null where the finding is not about a file."""
-        span = self.span
-        return {
-            "severity": self.severity.value,
-            "code": self.code,
-            "summary": self.summary,
-            "hint": "\n".join((self.hint or "", *self.block)) if self.block else self.hint,
-            "address": self.address,
-            "file": span.file if span else None,
-            "line": span.line if span else None,
-            "column": span.column if span else None,
-            "end_line": span.end_line if span else None,
-            "end_column": span.end_column if span else None,
-        }
-
 
 class InvalidError(Exception):
     """What the user wrote or asked for cannot be used. Carries every diagnostic of one pass, in order of

@@ -27,6 +27,13 @@ class Of:
 
 
 @struct(frozen=True, slots=True)
+class Key:
+    """The name of a key that is not the field's."""
+
+    name: str
+
+
+@struct(frozen=True, slots=True)
 class As:
     """The struct that describes the JSON of a value that comes from another room."""
 
@@ -129,5 +136,6 @@ def keys_of(cls: type) -> tuple[tuple[str, str | Callable[[Any], Any], Any], ...
     for name, hint in typing.get_type_hints(cls, names, names, include_extras=True).items():
         marks = kind_of(hint).marks
         if TEXT_ONLY not in marks:
-            out.append((name.rstrip("_"), marks[Of].source if Of in marks else name, hint))
+            key = marks[Key].name if Key in marks else name.rstrip("_")
+            out.append((key, marks[Of].source if Of in marks else name, hint))
     return tuple(out)

@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from declarative.model.blocks import Shape, split
+from declarative.model.outputs import TEXT_ONLY, Key
 from declarative.model.record import struct
 from declarative.model.resource import SSH, Offer, TaskWant
+from declarative.model.schema import Doc
 from declarative.model.spec import Fleet
 from declarative.model.status import Readiness
 
@@ -206,11 +208,11 @@ class Refusal:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """A change with which all of these tasks fit together, beside everything that is placed without it."""
+    """With this change all of these tasks fit, and no other task loses its place."""
 
-    text: str
-    tasks: tuple[str, ...]
-    fleet: str | None = None
+    text: Annotated[str, Key("change"), Doc("As in `changes`.")]
+    tasks: Annotated[tuple[Annotated[str, Doc("A task's name.")], ...], Doc("Their names.")]
+    fleet: Annotated[str | None, TEXT_ONLY] = None
     """The fleet whose `nodes` it changes, if it is that."""
 
 

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
+from declarative.model.outputs import Key, Moment, OneOf, Usd, address_of
 from declarative.model.record import struct
 from declarative.model.resource import Desired
+from declarative.model.schema import Doc, Is
 from declarative.model.state import ORPHAN, Address, Renamed, Spent
 from declarative.placement.problem import Refusal, Remedy, Suggestion
 from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, warning_health
@@ -152,48 +154,54 @@ class ReservationStatus(StrEnum):
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """The blocks that one rank holds or will hold. `price` is the rank's share, USD an hour."""
+    """The blocks of one rank."""
 
-    task: str
-    rank: int
-    node: str
-    fleet: str
-    new_node: bool
-    blocks: tuple[int, ...]
-    total_blocks: int
-    volumes: Mapping[str, str]
-    backend: str
-    region: str
-    zone: str | None
-    instance_type: str
-    price: float | None
-    status: ReservationStatus
-    restart: bool = False
-    """The rank runs, and this plan stops it and starts it again, there or elsewhere."""
+    task: Annotated[str, Doc("The task's name.")]
+    rank: Annotated[int, Doc("From 0.")]
+    node: Annotated[str, Doc("The node's name.")]
+    fleet: Annotated[str, Doc("The fleet's name.")]
+    new_node: Annotated[bool, Doc("Whether this plan launches the node.")]
+    blocks: Annotated[tuple[int, ...], Doc("The numbers of its blocks.")]
+    total_blocks: Annotated[int, Is(minimum=1), Doc("How many blocks the node has.")]
+    volumes: Annotated[Mapping[str, str], Doc("The volume's name by the path where it is mounted.")]
+    backend: Annotated[str, Doc("The backend's name.")]
+    region: Annotated[str, Doc("The region.")]
+    zone: Annotated[str | None, Doc("The zone. Null if the backend has none.")]
+    instance_type: Annotated[str, Doc("The backend's name for the node's shape.")]
+    price: Annotated[Usd | None, Doc("The rank's share, USD an hour. Null if unknown.")]
+    status: Annotated[ReservationStatus, Doc("`new`, `kept` as it was, or `released`.")]
+    restart: Annotated[bool, Doc("Whether the rank runs, and is stopped and started again by this plan.")] = (
+        False
+    )
 
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """A difference between what was recorded and what is there. `change`: gone, changed, orphan or ended."""
+    """A difference between the records and what exists."""
 
-    address: str
-    change: str
-    detail: str
+    address: Annotated[str, Doc("What differs.")]
+    change: Annotated[
+        str,
+        OneOf(("gone", "changed", "orphan", "ended")),
+        Doc(
+            "`gone`: it is recorded, but gone; `orphan`: it exists, but is not recorded; "
+            "`ended`: with `--refresh-only`, a rank failed."
+        ),
+    ]
+    detail: Annotated[str, Doc("For people.")]
 
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A declared value that a node was not made with; its replacement gets it."""
+    """A declared value that a node gets when it is made anew. Nothing is made anew for it."""
 
-    address: str
-    field: str
-    """`image`, `network.subnet`, `resources.cpu`."""
-    before: Any
-    """The value that it was made with; None for none."""
-    after: Any
-    """The declared value; None if it is not to be had any more. A list for one of several."""
-    replaced: bool = False
-    """Whether this plan replaces the node."""
+    address: Annotated[str, address_of(("node",)), Doc("The node.")]
+    field: Annotated[str, Doc("What differs: `image`, `network.subnet`, `resources.cpu`.")]
+    before: Annotated[Any, Doc("The value that it was made with; null for none.")]
+    after: Annotated[
+        Any, Doc("The declared value; null if it is not to be had any more; a list for one of it.")
+    ]
+    replaced: Annotated[bool, Doc("Whether this plan makes the node anew.")] = False
 
 
 def total_price(prices: Iterable[float | None]) -> float | None:
@@ -242,15 +250,25 @@ class NodePreview:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """A task that waits in its place's own queue (`queue: true`) for what others hold on its nodes."""
+    """A task that starts when others free its nodes.
 
-    task: str
-    holders: tuple[str, ...]
-    """The holders, in the place's words."""
-    until: float | None
-    """When the last of them has to end, seconds since the epoch; None if nobody knows."""
-    expected: float | None = None
-    """When the place itself expects the task to start; None if it was not asked, or does not say."""
+    It waits in the queue of its cluster (`queue: true`).
+    """
+
+    task: Annotated[str, Doc("The task's name.")]
+    holders: Annotated[
+        tuple[Annotated[str, Doc("In the cluster's words.")], ...], Key("behind"), Doc("Who holds them.")
+    ]
+    until: Annotated[
+        Moment | None,
+        Key("behind_until"),
+        Doc("When the last of them has to end, in UTC. Null if nobody knows."),
+    ]
+    expected: Annotated[
+        Moment | None,
+        Key("expected_start"),
+        Doc("When the cluster expects it to start, in UTC. Null if it does not report this."),
+    ] = None
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -399,16 +417,22 @@ class Preview:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The requested part of a plan. All but patterns are `task/NAME`, `node/NAME` and `volume/NAME`."""
+    """How `--target` and `--exclude` limit the plan. Null for the whole plan.
 
-    targets: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
-    needed: tuple[str, ...] = ()
-    """Groups that are done because a target needs them."""
-    left_out: tuple[str, ...] = ()
-    """Groups that only the whole plan would do."""
-    held_up: tuple[str, ...] = ()
-    """Targets among them that need something excluded."""
+    All but patterns are groups: `task/NAME`, `node/NAME` and `volume/NAME`.
+    """
+
+    targets: Annotated[tuple[Annotated[str, Doc("A pattern.")], ...], Doc("As given.")] = ()
+    excludes: Annotated[tuple[Annotated[str, Doc("A pattern.")], ...], Doc("As given.")] = ()
+    needed: Annotated[
+        tuple[Annotated[str, Doc("`node/gpu-0`.")], ...], Doc("Included because a target needs it.")
+    ] = ()
+    left_out: Annotated[
+        tuple[Annotated[str, Doc("`task/train`.")], ...], Doc("What the whole plan would do besides.")
+    ] = ()
+    held_up: Annotated[
+        tuple[Annotated[str, Doc("An address.")], ...], Doc("Targets among these that cannot be done now.")
+    ] = ()
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -561,20 +585,20 @@ class PricedNode(Protocol):
 
 @struct(frozen=True, slots=True, kw_only=True)
 class TaskShare:
-    """The blocks of one task on the nodes of one fleet. `hourly` is USD an hour; None if unknown."""
+    """One task."""
 
-    task: str
-    hourly: float | None
+    task: Annotated[str, Doc("Its name.")]
+    hourly: Annotated[Usd | None, Doc("Its blocks. Null if a price is unknown.")]
 
 
 @struct(frozen=True, slots=True, kw_only=True)
 class FleetShare:
-    """The nodes of one fleet. `hourly` is USD an hour; None if unknown."""
+    """The nodes of one fleet."""
 
-    fleet: str
-    nodes: int
-    hourly: float | None
-    tasks: tuple[TaskShare, ...]
+    fleet: Annotated[str, Doc("Its name.")]
+    nodes: Annotated[int, Doc("How many there would be.")]
+    hourly: Annotated[Usd | None, Doc("All of them. Null if a price is unknown.")]
+    tasks: Annotated[tuple[TaskShare, ...], Doc("The tasks that hold blocks of them.")]
 
     @property
     def idle(self) -> float | None:

@@ -17,7 +17,6 @@ from declarative.planner.explain import Answer, LookedAt, NodeAnswer, RankAnswer
 from declarative.planner.plan import FORMAT_VERSION, Reservation, ReservationStatus
 from declarative.render.output_json import diagnostics_json, iso, output
 from declarative.render.plan import missing_text
-from declarative.render.plan_document import ReservationOutput
 from declarative.render.status import Row, map_lines
 from declarative.render.status_view import BlockCount
 from declarative.render.text import Cell, Paint, columns, money, plural, seal, sentence
@@ -446,7 +445,7 @@ def explain_json(answer: Answer, diagnostics: Sequence[Diagnostic]) -> dict[str,
     if isinstance(answer, TaskAnswer):
         ranks = []
         for rank in answer.ranks:
-            place = rank.place and output(ReservationOutput, rank.place)
+            place = rank.place and output(Reservation, rank.place)
             if place:
                 del place["task"], place["rank"]  # the answer itself has them
                 place["node_price"] = None if rank.node_price is None else round(rank.node_price, 6)

@@ -196,32 +196,11 @@ def entry_cells(entry: Operation) -> tuple[Cell, ...]:
     )
 
 
-@struct(frozen=True, slots=True, kw_only=True)
-class OperationOutput:
-    """One operation of `state history --json`."""
-
-    id: int
-    op: str
-    address: str
-    was: str | None
-    backend: str | None
-    generation: int
-    begun_at: Moment | None
-    ended_at: Moment | None
-    result: str | None
-    error: str | None
-    reason: str | None
-    host: str | None
-    doing: str | None
-    actor: str | None
-    commit: Annotated[str | None, Of("revision")]
-
-
 def history_json(operations: Iterable[Operation]) -> dict[str, Any]:
     """The history as data."""
     return {
         "format_version": HISTORY_VERSION,
-        "operations": [output(OperationOutput, entry) for entry in operations],
+        "operations": [output(Operation, entry) for entry in operations],
     }
 
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from declarative.model.diagnostic import Diagnostic
-from declarative.model.outputs import Digits, Kind, Mark, OneOf, Pattern, keys_of, kind_of
-from declarative.model.schema import DIALECT, Is
+from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.model.outputs import Digits, Kind, Mark, Of, OneOf, Pattern, keys_of, kind_of
+from declarative.model.record import struct
+from declarative.model.schema import DIALECT, Doc, Is
 from declarative.planner.approval import number, plain
 
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]|#(?=#\\w*\\[)")
@@ -65,9 +66,55 @@ def iso_ms(seconds: float) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def diagnostics_json(diagnostics: Iterable[Diagnostic]) -> list[dict[str, object]]:
+def _of_span(name: str) -> Of:
+    return Of(lambda finding: getattr(finding.span, name) if finding.span else None)
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class DiagnosticOutput:
+    """One finding."""
+
+    severity: Annotated[Severity, Doc("An error stops the command, a warning does not.")]
+    code: Annotated[str, Doc("Stable; docs/errors.md explains each.")]
+    summary: Annotated[str, Doc("What is wrong.")]
+    hint: Annotated[
+        str | None,
+        Of(
+            lambda finding: "\n".join((finding.hint or "", *finding.block)) if finding.block else finding.hint
+        ),
+        Doc("What to do. Null if there is none."),
+    ]
+    address: Annotated[
+        str | None, Doc("The address that it is about. Null if it is not about a single thing.")
+    ]
+    file: Annotated[
+        str | None,
+        _of_span("file"),
+        Doc("Relative to the project's directory. Null if the finding is not about a file."),
+    ]
+    line: Annotated[
+        int | None, _of_span("line"), Is(minimum=1), Doc("From 1. Null if the finding is not about a file.")
+    ]
+    column: Annotated[
+        int | None, _of_span("column"), Is(minimum=1), Doc("From 1. Null if the finding is not about a file.")
+    ]
+    end_line: Annotated[
+        int | None,
+        _of_span("end_line"),
+        Is(minimum=1),
+        Doc("From 1. Null if the finding is not about a file."),
+    ]
+    end_column: Annotated[
+        int | None,
+        _of_span("end_column"),
+        Is(minimum=1),
+        Doc("From 1; exclusive. Null if the finding is not about a file."),
+    ]
+
+
+def diagnostics_json(diagnostics: Iterable[Diagnostic]) -> list[dict[str, Any]]:
     """The findings as data, in the order given."""
-    return [item.to_json() for item in diagnostics]
+    return [output(DiagnosticOutput, finding) for finding in diagnostics]
 
 
 def validate_json(valid: bool, diagnostics: Iterable[Diagnostic]) -> dict[str, Any]:

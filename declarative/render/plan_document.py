@@ -5,16 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from declarative.model.diagnostic import Severity
-from declarative.model.outputs import Moment, Of, OneOf, Pattern, Usd, address_of
+from declarative.model.outputs import Of, OneOf, Pattern, Usd, address_of
 from declarative.model.record import struct
 from declarative.model.schema import Doc, Is
 from declarative.model.state import KINDS
-from declarative.placement.problem import Verdict
+from declarative.placement.problem import Remedy, Verdict
 from declarative.planner.approval import approval_in, fallbacks_data, inputs_data, moved_data
 from declarative.planner.fallbacks import hourly_at_most
-from declarative.planner.plan import FORMAT_VERSION, Op, Plan, Reason, ReservationStatus, fleet_shares
-from declarative.render.output_json import diagnostics_json, output
+from declarative.planner.plan import (
+    FORMAT_VERSION,
+    Difference,
+    Drift,
+    FleetShare,
+    Op,
+    Part,
+    Plan,
+    Queued,
+    Reason,
+    Reservation,
+    fleet_shares,
+)
+from declarative.render.output_json import DiagnosticOutput, diagnostics_json, output
 from declarative.render.status_view import HealthOutput
 from declarative.render.values import loss_text
 
@@ -50,23 +61,6 @@ class MovedOutput:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class SelectionOutput:
-    """How `--target` and `--exclude` limit the plan. Null for the whole plan."""
-
-    targets: Annotated[tuple[Annotated[str, Doc("A pattern.")], ...], Doc("As given.")]
-    excludes: Annotated[tuple[Annotated[str, Doc("A pattern.")], ...], Doc("As given.")]
-    needed: Annotated[
-        tuple[Annotated[str, Doc("`node/gpu-0`.")], ...], Doc("Included because a target needs it.")
-    ]
-    left_out: Annotated[
-        tuple[Annotated[str, Doc("`task/train`.")], ...], Doc("What the whole plan would do besides.")
-    ]
-    held_up: Annotated[
-        tuple[Annotated[str, Doc("An address.")], ...], Doc("Targets among these that cannot be done now.")
-    ]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
 class ActionOutput:
     """One step; a replacement is a delete and a create."""
 
@@ -97,27 +91,6 @@ class ActionOutput:
             "is over already, or a `schedule` that was added or whose hours changed."
         ),
     ]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class ReservationOutput:
-    """The blocks of one rank."""
-
-    task: Annotated[str, Doc("The task's name.")]
-    rank: Annotated[int, Doc("From 0.")]
-    node: Annotated[str, Doc("The node's name.")]
-    fleet: Annotated[str, Doc("The fleet's name.")]
-    new_node: Annotated[bool, Doc("Whether this plan launches the node.")]
-    blocks: Annotated[tuple[int, ...], Doc("The numbers of its blocks.")]
-    total_blocks: Annotated[int, Is(minimum=1), Doc("How many blocks the node has.")]
-    volumes: Annotated[Mapping[str, str], Doc("The volume's name by the path where it is mounted.")]
-    backend: Annotated[str, Doc("The backend's name.")]
-    region: Annotated[str, Doc("The region.")]
-    zone: Annotated[str | None, Doc("The zone. Null if the backend has none.")]
-    instance_type: Annotated[str, Doc("The backend's name for the node's shape.")]
-    price: Annotated[Usd | None, Doc("The rank's share, USD an hour. Null if unknown.")]
-    status: Annotated[ReservationStatus, Doc("`new`, `kept` as it was, or `released`.")]
-    restart: Annotated[bool, Doc("Whether the rank runs, and is stopped and started again by this plan.")]
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -210,61 +183,6 @@ class RefusalOutput:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class RemedyOutput:
-    """With this change all of these tasks fit, and no other task loses its place."""
-
-    change: Annotated[str, Of("text"), Doc("As in `changes`.")]
-    tasks: Annotated[tuple[Annotated[str, Doc("A task's name.")], ...], Doc("Their names.")]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class QueuedOutput:
-    """A task that starts when others free its nodes."""
-
-    task: Annotated[str, Doc("The task's name.")]
-    behind: Annotated[
-        tuple[Annotated[str, Doc("In the cluster's words.")], ...], Of("holders"), Doc("Who holds them.")
-    ]
-    behind_until: Annotated[
-        Moment | None, Of("until"), Doc("When the last of them has to end, in UTC. Null if nobody knows.")
-    ]
-    expected_start: Annotated[
-        Moment | None,
-        Of("expected"),
-        Doc("When the cluster expects it to start, in UTC. Null if it does not report this."),
-    ]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class PlanDriftOutput:
-    """A difference between the records and what exists."""
-
-    address: Annotated[str, Doc("What differs.")]
-    change: Annotated[
-        str,
-        OneOf(("gone", "changed", "orphan", "ended")),
-        Doc(
-            "`gone`: it is recorded, but gone; `orphan`: it exists, but is not recorded; "
-            "`ended`: with `--refresh-only`, a rank failed."
-        ),
-    ]
-    detail: Annotated[str, Doc("For people.")]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class DifferenceOutput:
-    """A declared value that a node gets when it is made anew. Nothing is made anew for it."""
-
-    address: Annotated[str, address_of(("node",)), Doc("The node.")]
-    field: Annotated[str, Doc("What differs: `image`, `network.subnet`, `resources.cpu`.")]
-    before: Annotated[Any, Doc("The value that it was made with; null for none.")]
-    after: Annotated[
-        Any, Doc("The declared value; null if it is not to be had any more; a list for one of it.")
-    ]
-    replaced: Annotated[bool, Doc("Whether this plan makes the node anew.")]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
 class LossOutput:
     """One volume."""
 
@@ -273,24 +191,6 @@ class LossOutput:
     who: Annotated[str | None, Of("task"), Doc("The task that has it attached. Null if none has.")]
     file: Annotated[str | None, Doc("Where it is declared. Null if it is declared no more.")]
     line: Annotated[int | None, Is(minimum=1), Doc("From 1. Null if it is declared no more.")]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class TaskCostOutput:
-    """One task."""
-
-    task: Annotated[str, Doc("Its name.")]
-    hourly: Annotated[Usd | None, Doc("Its blocks. Null if a price is unknown.")]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class FleetCostOutput:
-    """The nodes of one fleet."""
-
-    fleet: Annotated[str, Doc("Its name.")]
-    nodes: Annotated[int, Doc("How many there would be.")]
-    hourly: Annotated[Usd | None, Doc("All of them. Null if a price is unknown.")]
-    tasks: Annotated[tuple[TaskCostOutput, ...], Doc("The tasks that hold blocks of them.")]
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -326,7 +226,7 @@ class CostOutput:
         Doc("What is billed but not in these sums, since backends report no price for it."),
     ]
     fleets: Annotated[
-        tuple[FleetCostOutput, ...],
+        tuple[FleetShare, ...],
         Of(lambda plan: fleet_shares(node for node in plan.preview.nodes if node.stays)),
         Doc("What `hourly_after` is for; what costs most comes first, and an unknown price before that."),
     ]
@@ -342,28 +242,6 @@ class CountsOutput:
     replace: int
     restarts: Annotated[int, Doc("Ranks that run, and are stopped and started again.")]
     stops: Annotated[int, Doc("Ranks that run, and are stopped by a changed `max_duration` or `schedule`.")]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class DiagnosticOutput:
-    """One finding."""
-
-    severity: Annotated[Severity, Doc("An error stops the command, a warning does not.")]
-    code: Annotated[str, Doc("Stable; docs/errors.md explains each.")]
-    summary: Annotated[str, Doc("What is wrong.")]
-    hint: Annotated[str | None, Doc("What to do. Null if there is none.")]
-    address: Annotated[
-        str | None, Doc("The address that it is about. Null if it is not about a single thing.")
-    ]
-    file: Annotated[
-        str | None, Doc("Relative to the project's directory. Null if the finding is not about a file.")
-    ]
-    line: Annotated[int | None, Is(minimum=1), Doc("From 1. Null if the finding is not about a file.")]
-    column: Annotated[int | None, Is(minimum=1), Doc("From 1. Null if the finding is not about a file.")]
-    end_line: Annotated[int | None, Is(minimum=1), Doc("From 1. Null if the finding is not about a file.")]
-    end_column: Annotated[
-        int | None, Is(minimum=1), Doc("From 1; exclusive. Null if the finding is not about a file.")
-    ]
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -414,7 +292,7 @@ class PlanOutput:
         Doc("The parts of the digest: with them, `apply --expect FILE` names the differences."),
     ]
     moved: Annotated[tuple[MovedOutput, ...], Doc("The renames by the project's `moved`, which come first.")]
-    selection: Annotated[SelectionOutput | None, Of("scope.part")]
+    selection: Annotated[Part | None, Of("scope.part")]
     refresh_only: Annotated[
         bool, Of("scope.refresh_only"), Doc("Whether the plan only records what happened by itself.")
     ]
@@ -422,28 +300,26 @@ class PlanOutput:
         tuple[ActionOutput, ...], Doc("The actions, in an order in which they could be done one by one.")
     ]
     reservations: Annotated[
-        tuple[ReservationOutput, ...], Doc("Every rank that holds, will hold, or gives back blocks.")
+        tuple[Reservation, ...], Doc("Every rank that holds, will hold, or gives back blocks.")
     ]
     fallbacks: Annotated[
         tuple[FallbackOutput, ...], Doc("What is launched where planned offers are sold out.")
     ]
     unplaced: Annotated[tuple[RefusalOutput, ...], Doc("Tasks that cannot be placed.")]
     remedies: Annotated[
-        tuple[RemedyOutput, ...],
+        tuple[Remedy, ...],
         Of("unplaced.remedies"),
         Doc("Changes for several tasks together, each as small as possible."),
     ]
     queued: Annotated[
-        tuple[QueuedOutput, ...],
+        tuple[Queued, ...],
         Of("preview.queued"),
         Doc("Tasks of this plan that wait in the queue of their cluster."),
     ]
     health: Annotated[tuple[HealthOutput, ...], Doc("What is not well and is not repaired by an action.")]
-    drift: Annotated[
-        tuple[PlanDriftOutput, ...], Of("observed.drift"), Doc("What changed outside of fleetform.")
-    ]
+    drift: Annotated[tuple[Drift, ...], Of("observed.drift"), Doc("What changed outside of fleetform.")]
     differences: Annotated[
-        tuple[DifferenceOutput, ...],
+        tuple[Difference, ...],
         Of("observed.differences"),
         Doc("Declared values that nodes were not made with."),
     ]

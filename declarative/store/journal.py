@@ -10,9 +10,10 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 from declarative.model.inputs import zone_asked
+from declarative.model.outputs import Key, Moment
 from declarative.model.record import struct
 from declarative.model.state import ATTEMPT, ENDED_ATTEMPT, MADE_AS, Address, Intent, Record, token
 from declarative.store import events, records
@@ -30,22 +31,22 @@ class Operation:
     id: int
     op: str
     address: str
+    was: str | None = None
+    """For a move: the address before it."""
     backend: str | None
     generation: int
-    begun_at: float
-    ended_at: float | None
+    begun_at: Moment
+    ended_at: Moment | None
     result: str | None
     error: str | None
+    reason: str | None = None
+    """The reason that a user gave."""
     host: str | None = None
     doing: str | None = None
     """The command that started it last, and its host. None in older entries."""
     actor: str | None = None
-    revision: str | None = None
+    revision: Annotated[str | None, Key("commit")] = None
     """The person or CI that asked for it, and the project's commit. None if unknown."""
-    was: str | None = None
-    """For a move: the address before it."""
-    reason: str | None = None
-    """The reason that a user gave."""
 
 
 def next_id(connection: Connection) -> int:

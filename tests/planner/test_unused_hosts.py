@@ -19,6 +19,7 @@ from declarative.planner.health import host_health, node_hint
 from declarative.planner.hosts import contact_notes, declared_hosts
 from declarative.planner.inventory import Inventory
 from declarative.render.diagnostics import diagnostics_text
+from declarative.render.output_json import diagnostics_json
 from declarative.render.status_view import host_view
 from tests.language.test_host_keys import KEY, OTHER
 from tests.support.model import project
@@ -63,7 +64,7 @@ def test_a_cause_is_one_message_however_many_hosts_have_it(cause):
     assert "and 44 more" in notes[0].summary
     assert len(diagnostics_text(notes, color=False).splitlines()) < 30
     assert [health.host for health in host_health(items)] == [host.key for host in HOSTS]
-    json.dumps(notes[0].to_json())
+    json.dumps(diagnostics_json(notes))
 
 
 @pytest.mark.parametrize("known", [(), (OTHER,)])
