@@ -19,7 +19,7 @@ from dataclasses import replace
 from declarative.model.record import struct
 from declarative.model.spec.values import Backfill
 from declarative.placement.assignment import Assignment
-from declarative.placement.catalog import Catalog
+from declarative.placement.catalog import Catalog, LaunchOption
 from declarative.placement.consolidation import keep_baselines
 from declarative.placement.demand import Job
 from declarative.placement.greedy import Seating, base_for, seat
@@ -216,7 +216,7 @@ class _Claimant:
         fit = self.job.request.fit
         seats = [node for node in world.seats[self.job.index] if node < len(self.total)]
         needs = {node: seats.count(node) * fit[world.kind_of[node]] for node in dict.fromkeys(seats)}
-        launched = [launch.option for launch in world.launches[len(self.base.launches) :]]
+        launched = list(self._launched(world))
         ends = [end for node in needs for end in self._ends(node)]
         return Claim(
             task=str(self.job.task.name),
@@ -227,6 +227,15 @@ class _Claimant:
             quotas=Counter(option.quota for option in launched),
             free_in=max(ends, default=0.0),
         )
+
+    def _launched(self, world: Assignment) -> Iterator[LaunchOption]:
+        """What it launches, beyond what fleets launch for themselves: that they do all the same."""
+        own = dict(self.base.baseline_left)
+        for launch in world.launches[len(self.base.launches) :]:
+            if own[launch.option.fleet]:
+                own[launch.option.fleet] -= 1
+            else:
+                yield launch.option
 
     def _ends(self, node: int) -> Iterator[float]:
         """In how many seconds what is busy on a node has ended; 0 if nobody knows."""

@@ -4,30 +4,23 @@ over.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from declarative.placement.assignment import Assignment
 from declarative.placement.bound_task import BoundTask
 from declarative.placement.catalog import Catalog, LaunchOption
 from declarative.placement.consolidation import Consolidation, keep_baselines, launch_baselines
-from declarative.placement.demand import Job, is_spread
+from declarative.placement.demand import Job
 from declarative.placement.greedy import CENT, Seating, base_for, keep_places, seat_all
 from declarative.placement.program.decode import Decoded
 from declarative.placement.program.model import SKEW, PlacementModel
-from declarative.placement.program.solve import CUT_COLUMNS, ProgramAnswer, cheapest, fullest, lower_bound
+from declarative.placement.program.solve import cheapest, fullest, lower_bound
 from declarative.placement.program.solver import SolverCache
-
-EXACT = 100
-"""Of up to so many tasks, those that were seated of a higher priority may be exchanged for others of it."""
 
 MOST_WEIGHT = 1e6
 """Priorities share a program while their weights differ by no more than that."""
-
-SINGLES = 8
-"""So many nodes that are alike are told from each other, where ranks lie apart."""
 
 ABOVE = 0.01
 """Launches that cost more than this part above the bound are looked at node by node."""
@@ -194,13 +187,14 @@ class Search:
         required = [job for job in todo if job.task.priority > highest and seating.seats(job)]
         optional = [job for job in todo if job.task.priority in levels and job.request.fit]
         unseated = [job for job in optional if not seating.seats(job)]
-        model = functools.partial(self._model, kept, required, optional, seating)
-        fill = functools.partial(fullest, cache=self.cache, factors=levels, effort=self.effort, step=0.5)
+        model = self._model(kept, required, optional, seating)
         worth = self._worth(seating.assignment.seats, optional, levels)
-        answer = fill(model(), seating.assignment, worth=worth)
+        answer = fullest(
+            model, seating.assignment, self.cache, levels, effort=self.effort, step=0.5, worth=worth
+        )
         best = seating
-        for decoded in self._plans(answer, functools.partial(_apart, fill, model)):
-            new = self._greedy_on(decoded, todo)
+        if answer.decoded:
+            new = self._greedy_on(answer.decoded, todo)
             new_worth = self._worth(new.assignment.seats, optional, levels)
             if new_worth > worth and all(map(new.seats, required)):
                 best, worth = new, new_worth
@@ -225,13 +219,18 @@ class Search:
             if not unseated or self.cache.work > self.most_beside:
                 continue
             required = [job for job in todo if job.task.priority >= level and seating.seats(job)]
-            model = functools.partial(self._model, kept, required, unseated, seating)
-            fill = functools.partial(
-                fullest, cache=self.cache, factors={level: 1.0}, effort=self.effort, step=0.5
+            model = self._model(kept, required, unseated, seating)
+            answer = fullest(
+                model,
+                seating.assignment,
+                self.cache,
+                {level: 1.0},
+                effort=self.effort,
+                step=0.5,
+                worth=0.0,
             )
-            answer = fill(model(), seating.assignment, worth=0.0)
-            for decoded in self._plans(answer, functools.partial(_apart, fill, model)):
-                new = self._greedy_on(decoded, todo)
+            if answer.decoded:
+                new = self._greedy_on(answer.decoded, todo)
                 if all(map(new.seats, required)) and sum(map(new.seats, unseated)) > sum(
                     map(seating.seats, unseated)
                 ):
@@ -258,7 +257,6 @@ class Search:
         optional: Sequence[Job],
         seating: Seating,
         *,
-        singles: int = 0,
         anywhere: bool = False,
     ) -> PlacementModel:
         """A program for these tasks, in which each fleet launches for itself what can be had."""
@@ -271,7 +269,6 @@ class Search:
             baseline=baseline,
             stays={} if anywhere else self._stays(base, (*required, *optional)),
             kept_launches=self._kept_launches(base) if baseline else {},
-            singles=singles,
             reuse_anywhere=anywhere,
         )
 
@@ -312,11 +309,8 @@ class Search:
         known = seating.cost - sum(self.catalog.kinds[new.option.kind].cost for new in kept.launches)
         answer = cheapest(model, seating.assignment, self.cache, effort=self.effort, known=known)
         least = answer.bound
-        apart = functools.partial(self._model, kept, todo, (), seating)
-        for decoded in self._plans(
-            answer, functools.partial(_apart, functools.partial(cheapest, cache=self.cache), apart)
-        ):
-            new = self._mended(self._greedy_on(decoded, todo), todo)
+        if answer.decoded:
+            new = self._mended(self._greedy_on(answer.decoded, todo), todo)
             if all(map(new.seats, todo)) and new.cost < seating.cost - CENT:
                 seating = replace(new, unseated=seating.unseated)
         seating = self._improved(seating, todo, least)
@@ -331,19 +325,6 @@ class Search:
         """
         model = self._model(self.start, jobs, (), seating, anywhere=True)
         return lower_bound(model, self.cache, effort=self.effort)
-
-    def _plans(self, answer: ProgramAnswer, apart: Callable[[], ProgramAnswer]) -> Iterator[Decoded]:
-        """The plan of an answer; and the plan of `apart`, the program that tells nodes from each other, if
-        ranks of few tasks must lie on different nodes and the first plan puts some on one.
-        """
-        if answer.decoded is None:
-            return
-        yield answer.decoded
-        jobs = self.catalog.jobs
-        if len(jobs) <= EXACT and any(is_spread(jobs[index].task) for index in answer.decoded.unseated):
-            last = apart().decoded
-            if last is not None:
-                yield last
 
     def _mended(self, seating: Seating, todo: Sequence[Job]) -> Seating:
         """The plan with those seated that found no place, if a program finds places for them and for some
@@ -465,12 +446,6 @@ class Search:
                     alone.add(launch.node)
         for index in [i for i, nodes in assignment.seats.items() if not alone.isdisjoint(nodes)]:
             assignment.unseat(self.catalog.jobs[index])
-
-
-def _apart(solve: Callable[..., ProgramAnswer], model: Callable[..., PlacementModel]) -> ProgramAnswer:
-    """The answer of the program that tells nodes from each other, if it is not too large."""
-    apart = model(singles=SINGLES)
-    return solve(apart, None) if apart.size <= CUT_COLUMNS else ProgramAnswer(-math.inf, None)
 
 
 def _first(order: Iterable[Collection[int]], free: Mapping[int, Job], most: int) -> dict[int, Job]:

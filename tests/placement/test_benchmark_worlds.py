@@ -32,6 +32,9 @@ from tests.support import brute
 from tests.support.model import spec
 from tests.support.worlds import Case, Taste, seeded
 
+PATIENT = 600
+"""Seconds for a question: it takes far less, and a busy machine may not change the answer."""
+
 SEEDS = range(int(os.environ.get("FLEETFORM_EXAMPLES", "150")))
 needs_highs = pytest.mark.skipif(not solver.available(), reason=solver.HINT)
 
@@ -142,7 +145,7 @@ def test_the_model_finds_what_trying_everything_finds():
         facts, placed = facts_of(case), brute.placed(outcome)
         short = dict(outcome.short_fleets)
         least = {name: rule.baseline - short.get(name, 0) for name, rule in case.fleets.items()}
-        found = exact.least_cost(facts, placed, 20, least=least)
+        found = exact.least_cost(facts, placed, PATIENT, least=least)
         assert found.proved, seed
         assert found.cost == pytest.approx(brute.least_cost(case, placed), rel=2 * exact.GAP), seed
         costs += bool(found.cost)
@@ -150,7 +153,7 @@ def test_the_model_finds_what_trying_everything_finds():
             names = placed | {refusal.task}
             asks = [ask for ask in case.asks if ask.want.spec.name in names]
             fits = any(brute._found(case, asks, more) for _, more in brute.launches(case))
-            assert exact.fits(facts, names, 20) == fits, (seed, refusal.task)
+            assert exact.fits(facts, names, PATIENT) == fits, (seed, refusal.task)
             refusals += 1
     assert costs > len(SEEDS) / 10
     assert refusals > len(SEEDS) / 10
@@ -180,9 +183,12 @@ def test_a_cluster_lies_in_one_zone():
         sites={"ff": rules.Site(spec(Fleet, fleet), (rules.Offered(spaces[1], 3),), 7)},
         volumes={},
     )
-    found = exact.least_cost(facts, ["gang"], 20, least={})
+    found = exact.least_cost(facts, ["gang"], PATIENT, least={})
     assert (found.cost, found.launches) == (2.0, {spaces[1]: 1})
-    assert exact.fits(replace(facts, sites={"ff": facts.sites["ff"]._replace(room=0)}), ["gang"], 20) is False
+    assert (
+        exact.fits(replace(facts, sites={"ff": facts.sites["ff"]._replace(room=0)}), ["gang"], PATIENT)
+        is False
+    )
 
 
 @needs_highs
@@ -193,7 +199,7 @@ def test_what_is_best_can_be_had(seed: int):
     facts = rules.facts_of(found)
     placed = facts.wants.keys() - {refusal["task"] for refusal in plan["unplaced"]}
     least = {name: site.least for name, site in facts.sites.items()}
-    best = exact.least_cost(facts, placed, 20, least=least)
+    best = exact.least_cost(facts, placed, PATIENT, least=least)
     other = realised(facts, best, plan)
     assert list(check.faults(found, other)) == []
     before, after = other["cost"]["hourly_before"], other["cost"]["hourly_after"]
@@ -212,7 +218,7 @@ def test_the_model_seats_what_trying_everything_seats():
             continue
         best, facts, short = brute.best(case), facts_of(case), dict(case.place().short_fleets)
         sites = {name: s._replace(least=s.least - short.get(name, 0)) for name, s in facts.sites.items()}
-        levels, exactly = exact.seated(replace(facts, sites=sites), dict(best.score), 20)
+        levels, exactly = exact.seated(replace(facts, sites=sites), dict(best.score), PATIENT)
         assert [(level.priority, level.blocks) for level in levels] == list(best.score), seed
         assert exactly is not None, seed
         assert exactly.cost == pytest.approx(best.cost, rel=2 * exact.GAP), seed
@@ -231,7 +237,7 @@ def test_what_is_seated_at_best_breaks_no_rule(family: str, seed: int):
     assert [*case.faults, *case.moved] == []
     values = {name: rules.worth(case.facts, want) for name, want in case.facts.wants.items()}
     ours = Counter({want.spec.priority: 0 for want in case.facts.wants.values()})
-    levels, best = exact.seated(case.facts, ours, 20, to_the_end=True)
+    levels, best = exact.seated(case.facts, ours, PATIENT, to_the_end=True)
     assert best is not None
     assert check.faults(drawn, realised(case.facts, best, plan)) == []
     for level in levels:
@@ -249,9 +255,9 @@ def test_the_model_knows_what_is_right_in_a_case(family: str):
     blocks, cost = cases.RIGHT[family]
     if cost is not None:
         names = launching if family == "place-03" else facts.wants.keys()
-        assert exact.least_cost(facts, names, 20, least=least).cost == pytest.approx(cost)
+        assert exact.least_cost(facts, names, PATIENT, least=least).cost == pytest.approx(cost)
     ours = Counter({want.spec.priority: 0 for want in facts.wants.values()})
-    levels, _ = exact.seated(facts, {**ours, 10: 3}, 20)
+    levels, _ = exact.seated(facts, {**ours, 10: 3}, PATIENT)
     assert blocks is None or sum(level.blocks for level in levels) == blocks
 
 

@@ -101,6 +101,17 @@ def test_a_gang_claims_what_it_may_yet_launch():
     assert places(run([gang, small()], nodes, roomy)) == {"small-0": ("gpu-1", (1,))}
 
 
+def test_fleets_launch_what_they_want_for_themselves_whatever_waits():
+    """The gang waits for the busy block and for a launch that its fleet makes all the same."""
+    out = run(
+        [high(nodes=2, placement="any"), small()],
+        [node("gpu-0", held=[3])],
+        [fleet(nodes=2, existing=1, baseline=1, offers=[offer(cpu=8)], blocks=4)],
+    )
+    assert ([n.name for n in out.launches], out.short_fleets) == (["gpu-1"], ())
+    assert {r.task for r in out.refusals} >= {"high"}
+
+
 def test_a_gang_leaves_the_rest_of_a_node_that_it_needs_in_part():
     """Two ranks of half a node each: one node is idle and one is full, so half of the idle one is kept."""
     gang = high(nodes=2, placement="any", exclusive=False, spread="node", resources={"cpu": 4})

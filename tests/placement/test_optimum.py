@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import event, given
-from hypothesis.strategies import dictionaries, integers, lists
+from hypothesis.strategies import dictionaries, integers, lists, tuples
 
 from benchmarks.placement.check import violations
 from declarative.placement import search
@@ -204,22 +204,35 @@ def test_where_launches_are_free_an_offer_that_holds_less_is_left_out():
     assert kept_offers(half, replace(dear, limit=3), free=True) == [1.0, 1.1]
 
 
-@given(dictionaries(integers(1, 7), integers(1, 4), min_size=1), integers(1, 16))
-def test_the_arcs_hold_each_cut_of_a_node(most, last):
-    """Whatever fits on it, the larger ranks first, is one way along the arcs."""
-    arcs = set(arcs_of(most, last))
+@given(
+    dictionaries(integers(1, 7), integers(1, 4), min_size=1, max_size=4),
+    integers(1, 12),
+    lists(tuples(integers(1, 2), tuples(tuples(integers(1, 5), integers(1, 3)))), max_size=2),
+)
+def test_the_arcs_hold_each_cut_of_a_node(most, last, apart):
+    """Whatever fits on it is one way along the arcs: ranks that lie apart first, then the large ones."""
+    arcs = {(arc.start, arc.end, arc.size, arc.ranks) for arc in arcs_of(most, last, apart)}
     sizes = sorted(most, reverse=True)
-    for counts in itertools.product(*(range(most[size] + 1) for size in sizes)):
-        ranks = [size for size, count in zip(sizes, counts, strict=True) for _ in range(count)]
-        if sum(ranks) <= last:
-            starts = itertools.accumulate(ranks, initial=0)
-            assert set(zip(starts, ranks, strict=False)) <= arcs
-    assert all(start + size <= last for start, size in arcs)
+    stages = [range(min(limit, count) + 1) for limit, ((_, count),) in apart]
+    for counts in itertools.product(*stages, *(range(most[size] + 1) for size in sizes)):
+        way, at = list[tuple[object, ...]](), 0
+        for stage, (_, ((size, _),)) in enumerate(apart):
+            ranks = counts[stage]
+            way.append(((stage, at), (stage + 1, at + ranks * size), size if ranks else 0, ranks))
+            at += ranks * size
+        for size, count in zip(sizes, counts[len(apart) :], strict=True):
+            for _ in range(count):
+                way.append(((len(apart), at), (len(apart), at + size), size, 1))
+                at += size
+        if at <= last:
+            assert set(way) <= arcs
+    assert all(end[1] <= last for _, end, _, _ in arcs)
 
 
 def test_the_arcs_are_few_where_ranks_are_few():
     """One of 16 blocks begins at 0 alone, one of 5 behind it or behind nothing."""
-    assert arcs_of({16: 1, 5: 1}, 32) == [(0, 16), (0, 5), (16, 5)]
+    arcs = arcs_of({16: 1, 5: 1}, 32)
+    assert [(arc.start.blocks, arc.size) for arc in arcs] == [(0, 16), (0, 5), (16, 5)]
 
 
 def test_an_added_offer_makes_nothing_dearer():

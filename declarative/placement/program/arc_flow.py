@@ -1,7 +1,8 @@
 """How nodes are cut into ranks: in a program, as a flow along their blocks, or roughly, by rows that hold
 however they are cut; and in a solution, with each rank on its node. Pure.
 
-A rank is an arc as long as it takes blocks (arc-flow: Valério de Carvalho 1999).
+A rank is an arc as long as it takes blocks (arc-flow: Valério de Carvalho 1999). Ranks that have to lie apart
+are cut first: each flow passes one stage for each such task, where it takes one of its ranks or none.
 """
 
 from __future__ import annotations
@@ -12,32 +13,9 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from declarative.placement.program.solver import Program
-
-Balance = dict[int, dict[int, float]]
-"""A stop of a flow → the columns that begin (-1) and end (1) there: as much of the one as of the other."""
-
-
-def lead(balance: Balance, column: int, start: int, end: int) -> None:
-    """Let a column lead from one stop to another."""
-    balance[start][column], balance[end][column] = -1.0, 1.0
-
-
-def arcs_of(most: Mapping[int, float], last: int) -> list[tuple[int, int]]:
-    """Where ranks of each size may begin on so many blocks, the large ones first: all cuts, each once. `most`
-    is how many there are of a size.
-    """
-    arcs: list[tuple[int, int]] = []
-    used: dict[int, float] = {0: 0}
-    for size, count in sorted(most.items(), reverse=True):
-        used = dict.fromkeys(used, 0)
-        for start in range(last - size + 1):
-            if used.get(start, count) < count:
-                arcs.append((start, size))
-                used[start + size] = min(used.get(start + size, math.inf), used[start] + 1)
-    return arcs
-
 
 Sizes = Mapping[int, Mapping[int, float]]
 """Blocks of a rank → the columns that count such ranks."""
@@ -46,58 +24,129 @@ Ends = Mapping[int, Sequence[int]]
 """Idle blocks of a node → the columns that count such nodes."""
 
 
-def _counts(program: Program, sizes: Sizes, last: int) -> dict[int, float]:
-    """Blocks of a rank → how many such ranks there may be. One of a single block needs no arc of its own: it
-    goes where nothing else does.
+class RanksApart(NamedTuple):
+    """Ranks of which a node takes at most `most`."""
+
+    most: int
+    sizes: dict[int, dict[int, float]]
+
+
+class Vertex(NamedTuple):
+    """Where an arc begins or ends: so many blocks of the node are taken, after so many stages."""
+
+    stage: int
+    blocks: int
+
+
+class Arc(NamedTuple):
+    """`ranks` of `size` blocks each, one beside the other; or none, or blocks that stay idle."""
+
+    start: Vertex
+    end: Vertex
+    size: int = 0
+    ranks: int = 0
+
+
+def arcs_of(most: Mapping[int, float], last: int, apart: Sequence[StageCounts] = ()) -> list[Arc]:
+    """Where ranks of each size may begin on so many blocks: all cuts, each once. Ranks that lie `apart` come
+    first, those of each run at a stage of their own; then all others, the large ones first. `most` is how
+    many of these there are of a size.
     """
-    return {size: sum(program.most[i] for i in own) for size, own in sizes.items() if 1 < size <= last}
+    arcs: list[Arc] = []
+    begins = {0}
+    for stage, (limit, counts) in enumerate(apart):
+        ends = set(begins)
+        for start in sorted(begins):
+            arcs.append(Arc(Vertex(stage, start), Vertex(stage + 1, start)))
+            for size, count in counts:
+                for ranks in range(1, int(min(limit, count, (last - start) // size)) + 1):
+                    end = start + ranks * size
+                    arcs.append(Arc(Vertex(stage, start), Vertex(stage + 1, end), size, ranks))
+                    ends.add(end)
+        begins = ends
+    used: dict[int, float] = dict.fromkeys(begins, 0)
+    for size, count in sorted(most.items(), reverse=True):
+        used = dict.fromkeys(used, 0)
+        for start in range(last - size + 1):
+            if used.get(start, count) < count:
+                arcs.append(Arc(Vertex(len(apart), start), Vertex(len(apart), start + size), size, 1))
+                used[start + size] = min(used.get(start + size, math.inf), used[start] + 1)
+    return arcs
 
 
-def columns_of(program: Program, sizes: Sizes, ends: Ends) -> int:
+Counts = tuple[tuple[int, float], ...]
+"""Blocks of a rank, and how many such ranks there may be."""
+
+StageCounts = tuple[int, Counts]
+"""How many ranks of a stage a node takes at most, and the ranks."""
+
+
+def _counts(program: Program, sizes: Sizes, last: int, least: int = 1) -> Counts:
+    fit = ((size, columns) for size, columns in sizes.items() if least <= size <= last)
+    return tuple(sorted((size, sum(program.most[i] for i in columns)) for size, columns in fit))
+
+
+def _all_counts(
+    program: Program, sizes: Sizes, apart: Iterable[RanksApart], last: int
+) -> tuple[Counts, tuple[StageCounts, ...]]:
+    """A rank of a single block that need not lie apart has no arc of its own: it goes where nothing else
+    does.
+    """
+    stages = tuple((one.most, _counts(program, one.sizes, last)) for one in apart)
+    return _counts(program, sizes, last, 2), stages
+
+
+def columns_of(program: Program, sizes: Sizes, ends: Ends, apart: Iterable[RanksApart]) -> int:
     """How many columns `add_flow` adds."""
     last = max(ends)
-    arcs, stops = _extent(tuple(sorted(_counts(program, sizes, last).items())), last)
-    return arcs + len(stops.union(ends, (0,))) - 1
+    count, positions = _extent(*_all_counts(program, sizes, apart, last), last)
+    return count + len(positions.union(ends)) - 1
 
 
 @functools.lru_cache(maxsize=1024)
-def _extent(counts: tuple[tuple[int, float], ...], last: int) -> tuple[int, frozenset[int]]:
+def _extent(counts: Counts, apart: tuple[StageCounts, ...], last: int) -> tuple[int, frozenset[int]]:
     """How many arcs there are, and where they end. Plans that differ in one task have most arcs in common."""
-    arcs = arcs_of(dict(counts), last)
-    return len(arcs), frozenset(start + size for start, size in arcs)
+    arcs = arcs_of(dict(counts), last, apart)
+    return len(arcs), _positions(arcs, len(apart))
 
 
-def add_flow(program: Program, sizes: Sizes, ends: Ends) -> dict[int, tuple[int, int]]:
-    """Say how nodes are cut, as a flow along their blocks: column → where its arc begins and ends, the end
-    negative if it is no rank of several blocks.
-    """
-    last = max(ends)
-    counts = _counts(program, sizes, last)
-    arcs = arcs_of(counts, last)
-    stops = sorted({0, *ends, *(start + size for start, size in arcs)})
-    balance: Balance = {at: {} for at in stops}
-    cuts: dict[int, dict[int, float]] = {size: {} for size in sizes}
-    found: dict[int, tuple[int, int]] = {}
-    for start, size in arcs:
-        arc = program.column(counts[size])
-        found[arc] = (start, start + size)
-        lead(balance, arc, start, start + size)
-        cuts[size][arc] = -1.0
-    many = sum(program.most[node] for nodes in ends.values() for node in nodes)
-    for start, end in itertools.pairwise(stops):
-        rest = program.column(many)
-        found[rest] = (start, -end)
-        lead(balance, rest, start, end)
-        if 1 in cuts:
-            cuts[1][rest] = float(start - end)
-    for at, nodes in ends.items():
-        for node in nodes:
-            lead(balance, node, at, 0)
+def _positions(arcs: Iterable[Arc], stage: int) -> frozenset[int]:
+    """Where arcs of the last stage begin and end."""
+    return frozenset({0}.union(arc.end.blocks for arc in arcs if arc.end.stage == stage))
+
+
+def add_flow(program: Program, sizes: Sizes, ends: Ends, apart: Sequence[RanksApart]) -> dict[int, Arc]:
+    """Say how nodes are cut, as a flow along their blocks: column → its arc."""
+    last, final = max(ends), len(apart)
+    counts, stages = _all_counts(program, sizes, apart, last)
+    arcs = arcs_of(dict(counts), last, stages)
+    positions = sorted(_positions(arcs, final).union(ends))
+    arcs += (
+        Arc(Vertex(final, at), Vertex(final, to), 1, to - at) for at, to in itertools.pairwise(positions)
+    )
+    nodes = sum(program.most[node] for of_size in ends.values() for node in of_size)
+    balance: dict[Vertex, dict[int, float]] = defaultdict(dict)
+    """The columns that begin (-1) and end (1) at a vertex: as much of the one as of the other."""
+    cuts: dict[tuple[int, int], dict[int, float]] = {(final, size): {} for size in sizes}
+    cuts |= {(stage, size): {} for stage, one in enumerate(apart) for size in one.sizes}
+    count_of = {(stage, size): count for stage, (_, own) in enumerate(stages) for size, count in own}
+    count_of |= {(final, size): count for size, count in counts}
+    arc_of: dict[int, Arc] = {}
+    for arc in arcs:
+        cut = arc.start.stage, arc.size
+        column = program.column(min(nodes, count_of.get(cut, nodes)))
+        arc_of[column] = arc
+        balance[arc.start][column], balance[arc.end][column] = -1.0, 1.0
+        if cut in cuts:
+            cuts[cut][column] = -float(arc.ranks)
+    for blocks, of_size in ends.items():
+        for node in of_size:
+            balance[Vertex(final, blocks)][node], balance[Vertex(0, 0)][node] = -1.0, 1.0
     for terms in balance.values():
         program.row(0, 0, terms)
-    for size, taken in cuts.items():
-        program.row(-math.inf, 0, {**taken, **sizes[size]})
-    return found
+    for (stage, size), taken in cuts.items():
+        program.row(-math.inf, 0, {**taken, **(sizes if stage == final else apart[stage].sizes)[size]})
+    return arc_of
 
 
 MOST_ROWS = 6

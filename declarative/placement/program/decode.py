@@ -13,7 +13,7 @@ from declarative.model.record import struct
 from declarative.placement.assignment import Assignment
 from declarative.placement.catalog import LaunchOption
 from declarative.placement.demand import Job
-from declarative.placement.program.arc_flow import pack
+from declarative.placement.program.arc_flow import Arc, Vertex, pack
 from declarative.placement.program.model import NodeClass, PlacementModel, Seat
 from declarative.placement.volumes import hold, serves
 
@@ -56,7 +56,7 @@ def decode(model: PlacementModel, values: Sequence[float], *, launch_all: bool) 
         unseated |= without
     for number, index, column, run in model.placed:
         queue = queues[number] if run < 0 else of_run[run, number]
-        here = slots[index][model.classes[index].takes[number]]
+        here = slots[index][-1, model.classes[index].takes[number]]
         for seat in itertools.islice(queue, 0 if run in apart else counts[column]):
             if here:
                 seats.append((seat, here.pop(), number))
@@ -77,7 +77,7 @@ def _seats_apart(
     model: PlacementModel,
     counts: Sequence[int],
     number: int,
-    slots: Sequence[Mapping[int, list[int]]],
+    slots: Sequence[Slots],
     of_run: Mapping[tuple[int, int], Iterator[Seat]],
 ) -> tuple[list[tuple[Seat, int, int]], set[int]]:
     """The seats of tasks of a run whose ranks lie apart, and the tasks without a place: each takes the
@@ -91,8 +91,12 @@ def _seats_apart(
     on = Counter[int]()
     """Node → ranks there: no more than there are tasks."""
     for demand, index, column, run in model.placed:
-        here = slots[index][model.classes[index].takes[demand]] if run == number else []
-        for _ in range(counts[column] if run == number else 0):
+        if run != number:
+            continue
+        one = model.classes[index]
+        stage = number if one.arcs and number in one.apart else -1
+        here = slots[index][stage, one.takes[demand]]
+        for _ in range(counts[column]):
             slot = next((i for i in range(len(here) - 1, -1, -1) if on[here[i]] < most), None)
             if slot is None:
                 break
@@ -172,34 +176,42 @@ def _sit(model: PlacementModel, assignment: Assignment, seat: Seat, node: int, g
     hold(assignment, job, rank, held)
 
 
+Slots = Mapping[tuple[int, int], list[int]]
+"""Run (-1 if its ranks need not lie on nodes apart) and blocks of a rank → nodes with a place for it, one for
+each place; the last is to be taken first.
+"""
+
+
 def _slots(
     model: PlacementModel, one: NodeClass, counts: Sequence[int], launches: list[NamedLaunch]
-) -> Mapping[int, list[int]]:
-    """Blocks of a rank → nodes with a place for it, one for each place; the last is to be taken first."""
+) -> Slots:
     nodes = _nodes(model, one, counts, launches)
     if not one.arcs:
-        sizes = sorted(one.sizes, reverse=True)
-        wanted = {size: sum(counts[column] for column in one.sizes[size]) for size in sizes}
-        return pack(sorted((idle, node) for idle, own in nodes.items() for node in own), wanted)
+        all_sizes = sorted(one.all_sizes.items(), reverse=True)
+        wanted = {size: sum(counts[column] for column in columns) for size, columns in all_sizes}
+        packed = pack(sorted((idle, node) for idle, own in nodes.items() for node in own), wanted)
+        return {(-1, size): of_size for size, of_size in packed.items()}
     taken = [(arc, counts[column]) for column, arc in one.arcs.items() if counts[column]]
-    leaving: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    """Where an arc begins → where it ends and how often it is taken; the long ones are the last."""
-    for (start, end), count in sorted(taken, key=lambda item: abs(item[0][1])):
-        leaving[start].append((end, count))
-    slots: dict[int, list[int]] = defaultdict(list)
+    leaving: dict[Vertex, list[tuple[Arc, int]]] = defaultdict(list)
+    """Where arcs begin → the arcs, and how often each is taken; the long ones are the last."""
+    for arc, count in sorted(taken, key=lambda item: item[0].end.blocks):
+        leaving[arc.start].append((arc, count))
+    slots: dict[tuple[int, int], list[int]] = defaultdict(list)
+    runs = [*one.apart, -1]
     for _ in range(sum(map(len, nodes.values()))):
-        at, sizes = 0, []
+        at = Vertex(0, 0)
+        ranks: list[tuple[tuple[int, int], int]] = []
         while leaving[at]:
-            end, count = leaving[at].pop()
+            arc, count = leaving[at].pop()
             if count > 1:
-                leaving[at].append((end, count - 1))
-            sizes += [end - at] if end > 0 else [1] * (-end - at)
-            at = abs(end)
-        if not nodes.get(at):
+                leaving[at].append((arc, count - 1))
+            ranks.append(((runs[at.stage], arc.size), arc.ranks))
+            at = arc.end
+        if not nodes.get(at.blocks):
             break
-        node = nodes[at].pop()
-        for size in sizes:
-            slots[size].append(node)
+        node = nodes[at.blocks].pop()
+        for slot, count in ranks:
+            slots[slot] += [node] * count
     for of_size in slots.values():
         of_size.reverse()
     return slots
@@ -278,8 +290,8 @@ class _Taken:
         jobs = model.catalog.jobs
         self._reused = {n for i, nodes in assignment.seats.items() if jobs[i].reuse for n in nodes}
         """The nodes where tasks sit that launch nothing."""
-        self._sizes: dict[int, list[int]] = {node: [] for node in self._option_of}
-        """Node → the blocks that each of its ranks takes."""
+        self._ranks: dict[int, list[tuple[int, int]]] = {node: [] for node in self._option_of}
+        """Node → the run and the blocks of each of its ranks."""
 
     def _supply_at(self, node: int) -> int | None:
         """The number of the supply of a node: its own if a task names it."""
@@ -316,17 +328,17 @@ class _Taken:
             own.append((column, node, self.model.classes[index].takes[number]))
         for column, node, blocks in own:
             self.columns.add(column)
-            self._sizes.setdefault(node, []).append(blocks)
+            self._ranks.setdefault(node, []).append((run, blocks))
         return True
 
     def cut(self) -> None:
         """Take the columns for nodes, for how they are cut, and for where cluster fleets begin."""
         model = self.model
-        cuts: dict[int, set[tuple[int, ...]]] = defaultdict(set)
-        for node, sizes in self._sizes.items():
+        cuts: dict[int, set[tuple[tuple[int, int], ...]]] = defaultdict(set)
+        for node, ranks in self._ranks.items():
             supply = self._supply_at(node)
             if supply is not None:
-                cuts[supply].add(tuple(sorted(sizes, reverse=True)))
+                cuts[supply].add(tuple(sorted(ranks, key=lambda rank: rank[1], reverse=True)))
         self.columns.update(model.bought[supply] for supply in cuts)
         for one in model.classes:
             here = [(model.supplies[i].idle, ranks) for i in one.supplies for ranks in cuts.get(i, ())]
@@ -336,16 +348,25 @@ class _Taken:
         self.columns.update(column for column, own in homes if not self.columns.isdisjoint(own))
 
 
-def _arcs(one: NodeClass, cuts: Iterable[tuple[int, Sequence[int]]]) -> Iterator[int]:
-    """The columns for how nodes are cut: the idle blocks of each, and its ranks, the large ones first."""
+def _arcs(one: NodeClass, cuts: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> Iterator[int]:
+    """The columns for how nodes are cut: the idle blocks of each, and the run and the blocks of each of its
+    ranks, the large ones first.
+    """
     column_of = {arc: column for column, arc in one.arcs.items()}
-    rest = {start: end for start, end in column_of if end < 0}
-    for idle, sizes in cuts:
-        arcs, at = list[tuple[int, int]](), 0
-        for size in itertools.takewhile(lambda size: size > 1, sizes):
-            arcs.append((at, at + size))
+    final = len(one.apart)
+    rest = {arc.start.blocks: arc for arc in column_of if arc.start.stage == final and arc.size == 1}
+    for idle, ranks in cuts:
+        arcs, at = list[Arc](), 0
+        for stage, run in enumerate(one.apart):
+            own = [blocks for here, blocks in ranks if here == run]
+            end = Vertex(stage + 1, at + sum(own))
+            arcs.append(Arc(Vertex(stage, at), end, own[0] if own else 0, len(own)))
+            at = end.blocks
+        others = [blocks for run, blocks in ranks if run not in one.apart]
+        for size in itertools.takewhile(lambda size: size > 1, others):
+            arcs.append(Arc(Vertex(final, at), Vertex(final, at + size), size, 1))
             at += size
         while at < idle and at in rest:
-            arcs.append((at, rest[at]))
-            at = -rest[at]
+            arcs.append(rest[at])
+            at = rest[at].end.blocks
         yield from (column_of[arc] for arc in arcs if arc in column_of)

@@ -21,7 +21,7 @@ from declarative.placement.assignment import UNLIMITED, Assignment
 from declarative.placement.catalog import LaunchOption
 from declarative.placement.demand import ANYWHERE, Area, Domain, Job, Request, is_spread
 from declarative.placement.problem import Place
-from declarative.placement.program.arc_flow import add_flow, add_relaxation, columns_of
+from declarative.placement.program.arc_flow import Arc, RanksApart, add_flow, add_relaxation, columns_of
 from declarative.placement.program.solver import Program
 from declarative.placement.volumes import free_volumes, serves
 
@@ -58,8 +58,6 @@ class NodeSupply(NamedTuple):
     """The name of a single node that a task names."""
     for_reuse: bool = True
     """Whether tasks that launch nothing may sit there."""
-    single: int = 0
-    """The number of a single launch that is told from others of its sort; 0 for all others."""
 
 
 @struct(slots=True)
@@ -114,14 +112,23 @@ class NodeClass:
     """Blocks of a rank → how many such ranks its nodes hold, for those that were asked for."""
     sizes: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     """Blocks of a rank → the columns that count such ranks."""
+    apart: dict[int, RanksApart] = field(default_factory=dict)
+    """A run whose ranks lie on nodes apart → the same for these."""
     ends: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Idle blocks → the columns of the nodes that have so many."""
     relaxed: bool = False
     """Whether it is not said how its nodes are cut."""
-    arcs: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Column → where the arc begins and ends, the end negative if it is no rank of several blocks; empty if
-    the class is relaxed.
-    """
+    arcs: Mapping[int, Arc] = field(default_factory=dict)
+    """Column → its arc; empty if the class is relaxed."""
+
+    @property
+    def all_sizes(self) -> dict[int, dict[int, float]]:
+        """The columns of all ranks, by their blocks."""
+        sizes: dict[int, dict[int, float]] = defaultdict(dict)
+        for own in (self.sizes, *(one.sizes for one in self.apart.values())):
+            for size, columns in own.items():
+                sizes[size] |= columns
+        return sizes
 
 
 class GroupRun(NamedTuple):
@@ -155,13 +162,12 @@ class PlacementModel:
         baseline: Mapping[str, int],
         stays: Mapping[tuple[int, int], str] | None = None,
         kept_launches: Mapping[LaunchOption, int] | None = None,
-        singles: int = 0,
         reuse_anywhere: bool = False,
     ) -> None:
         """`optional` tasks may be left out. `baseline`: fleet → how many nodes it launches at least.
         `stays`: task and rank → the node where it stays. `kept_launches`: the launches of fleets for
-        themselves, which may be used by tasks that launch nothing. `singles`: so many nodes of each sort
-        are told from each other. With `reuse_anywhere`, tasks that launch nothing may sit on all launches.
+        themselves, which may be used by tasks that launch nothing. With `reuse_anywhere`, these may sit on
+        all launches.
         """
         self.base, self.catalog, self.baseline = base, base.catalog, baseline
         self.required, self.optional = required, optional
@@ -178,11 +184,7 @@ class PlacementModel:
         self._numbers: dict[object, int] = {}
         self._wanted = _wanted(every)
         self._names = {name for job in every for name in job.task.instances} | set(self.stays.values())
-        for ids in (ids for pile in base.idle_by_size.values() for ids in pile.values() if singles):
-            self._names.update(filter(None, (self.name_of(-node) for node in ids[-singles:])))
         self.supplies = self._supplies()
-        if singles:
-            self.supplies = [one for supply in self.supplies for one in _told_apart(supply, singles)]
         self.shared: tuple[str, ...] = ()
         """The volumes that several mounts of ranks may have."""
         self.kinds = sorted({supply.kind for supply in self.supplies})
@@ -215,7 +217,7 @@ class PlacementModel:
         """Demand class, mount and volumes that are near → the columns that give the volumes away."""
         self.possible = self._seat_all()
         for one in self.classes:
-            ranks = sum(self.uncut.most[column] for columns in one.sizes.values() for column in columns)
+            ranks = sum(self.uncut.most[column] for columns in one.all_sizes.values() for column in columns)
             for i in one.supplies:
                 supply, column = self.supplies[i], self.bought[i]
                 one.ends[supply.idle].append(column)
@@ -231,9 +233,9 @@ class PlacementModel:
         program = self.uncut.copy()
         for one in self.classes:
             if one.relaxed:
-                add_relaxation(program, one.sizes, one.ends)
+                add_relaxation(program, one.all_sizes, one.ends)
             else:
-                one.arcs = add_flow(program, one.sizes, one.ends)
+                one.arcs = add_flow(program, one.sizes, one.ends, [*one.apart.values()])
         return program
 
     @functools.cached_property
@@ -243,7 +245,8 @@ class PlacementModel:
         for one in self.classes:
             if count > MOST_COLUMNS:
                 break
-            count += 0 if one.relaxed else columns_of(self.uncut, one.sizes, one.ends)
+            if not one.relaxed:
+                count += columns_of(self.uncut, one.sizes, one.ends, one.apart.values())
         return count
 
     def relaxed(self, cut: Collection[int] = ()) -> PlacementModel | None:
@@ -456,19 +459,11 @@ class PlacementModel:
         return sorted(kept)
 
     def _classes(self, site: Sites, takes_of: Sequence[dict[int, int]]) -> list[NodeClass]:
-        # Ranks of one class may come to lie on one node: those that lie apart need to know how large it is.
-        apart = any(group.spread == "node" for group in self.groups.values())
         classes: dict[object, NodeClass] = {}
         for i, (supply, takes) in enumerate(zip(self.supplies, takes_of, strict=True)):
             if takes:
                 areas, maker, near = site[supply.kind]
-                key = (
-                    tuple(takes.items()),
-                    areas,
-                    maker,
-                    near,
-                    apart and (supply.idle, supply.name, supply.single),
-                )
+                key = tuple(takes.items()), areas, maker, near
                 classes.setdefault(key, NodeClass(takes, areas, maker, near)).supplies.append(i)
         return list(classes.values())
 
@@ -494,7 +489,8 @@ class PlacementModel:
             one = self.classes[index]
             if need := one.takes.get(number):
                 column = self.uncut.column(min(most, self._room(one, need)))
-                terms[column] = one.sizes[need][column] = 1.0
+                sizes = one.apart[run].sizes if run in one.apart else one.sizes
+                terms[column] = sizes.setdefault(need, {})[column] = 1.0
                 self.placed.append(RankColumn(number, index, column, run))
         return terms
 
@@ -520,6 +516,9 @@ class PlacementModel:
             runs[column] = 1.0
             self.runs.append(GroupRun(group, domain, column))
             first = len(self.placed)
+            if group.spread == "node":
+                for index in self._of_domain(domain):
+                    self.classes[index].apart[len(self.runs) - 1] = RanksApart(len(group.jobs), {})
             for number, ranks in group.parts.items():
                 terms = self._seats(number, len(group.jobs) * ranks, domain, len(self.runs) - 1)
                 self.uncut.row(0, 0, {column: -float(ranks), **terms})
@@ -635,14 +634,6 @@ class PlacementModel:
             chosen[here] = 1.0
             self.uncut.row(-math.inf, 0, {**own, here: -float(most)})
         self.uncut.row(0, 1, chosen)
-
-
-def _told_apart(supply: NodeSupply, singles: int) -> Iterator[NodeSupply]:
-    """The first launches of a sort each by itself, and the rest of them."""
-    count = int(min(supply.most, singles)) if supply.option and supply.name is None else 0
-    yield from (supply._replace(most=1, single=number) for number in range(1, count + 1))
-    if supply.most > count:
-        yield supply._replace(most=supply.most - count)
 
 
 def _beats(other: NodeSupply, has: Mapping[int, int], supply: NodeSupply, takes: Mapping[int, int]) -> bool:
