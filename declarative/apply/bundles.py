@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
-from declarative.language.loader import project_folder
+from declarative.language.loader import sent_files
 from declarative.model.diagnostic import and_more
 from declarative.model.inputs import RecordedFiles
 from declarative.model.manifest import Entry, Manifest
@@ -126,8 +126,8 @@ def _add(archive: tarfile.TarFile, root: Path, entry: Entry) -> None:
     *above, name = entry.source.split("/")
     with contextlib.ExitStack() as opened:
         try:
-            parent = opened.enter_context(project_folder.folder(root, *above))
-            file = opened.enter_context(project_folder.regular(parent, name))
+            parent = opened.enter_context(sent_files.open_folder(root, *above))
+            file = opened.enter_context(sent_files.open_file(parent, name))
         except OSError:  # it is gone, or no file any more, or may not be read any more
             raise _changed([entry.source]) from None
         if not _is_planned(os.fstat(file.fileno()), entry):
@@ -164,13 +164,13 @@ def changed_files(root: Path, manifest: Manifest) -> list[str]:
 def _differs(root: Path, entry: Entry) -> bool:
     *above, name = entry.source.split("/")
     try:
-        with project_folder.folder(root, *above) as parent:
+        with sent_files.open_folder(root, *above) as parent:
             if entry.link is not None:
                 return os.readlink(name, dir_fd=parent) != entry.link
-            with project_folder.regular(parent, name) as file:
+            with sent_files.open_file(parent, name) as file:
                 if not _is_planned(os.fstat(file.fileno()), entry):
                     return True
-                return project_folder.summed(file)[1] != entry.sha256
+                return sent_files.summed(file)[1] != entry.sha256
     except OSError:
         return True
 

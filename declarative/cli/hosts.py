@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +11,7 @@ import click
 from declarative.cli import CommandGroup
 from declarative.cli.options import confirm, examples, project_command
 from declarative.cli.output import emit_text, say
-from declarative.cli.project_files import RefusedFileError, bytes_of, replace_file, target_of
+from declarative.cli.project_files import bytes_of, replace_file, target_of
 from declarative.converge.project import ProjectSession
 from declarative.model.diagnostic import Diagnostic, InvalidError, failed
 from declarative.model.record import struct
@@ -77,9 +76,8 @@ def trust(session: ProjectSession, *, replacing: bool, approved: bool) -> int:
             instead = clean(f"  CHANGED: known is {known}") if known else ""
             name, print_of_key = clean(one.refusal.hostname), fingerprint(one.refusal.key)
             emit_text(f"{name} (fleet/{fleet_name})  {print_of_key}{instead}\n")
-        question = "\nCompare the fingerprints with those that the hosts show. Trust these keys? "
         confirm(
-            question,
+            "\nCompare the fingerprints with those that the hosts show. Trust these keys? ",
             approved=approved,
             doing="`hosts trust`",
             look="compare the fingerprints above with those that the hosts show",
@@ -111,12 +109,8 @@ def _offers(
     from declarative.model.state import State
     from declarative.planner.hosts import changed_key, declared_hosts
 
-    hosts = [
-        _as_trusted(host, taken)
-        for fleet in desired.fleets.values()
-        if fleet.ssh_config is not None
-        for host in declared_hosts(fleet)
-    ]
+    fleets = [fleet for fleet in desired.fleets.values() if fleet.ssh_config is not None]
+    hosts = [_as_trusted(host, taken) for fleet in fleets for host in declared_hosts(fleet)]
     backends = session.backends(desired, State())
     by_backend: dict[str, list[Host]] = {}
     for host in hosts:
@@ -191,7 +185,7 @@ def _as_trusted(host: Host, taken: Mapping[Place, NewKey]) -> Host:
 def _content(session: ProjectSession, name: str) -> bytes:
     try:
         return bytes_of(session.directory / name)
-    except (RefusedFileError, OSError) as error:
+    except OSError as error:
         raise failed("unreadable", f"`{name}`: {error}") from None
 
 
@@ -233,10 +227,7 @@ def _write(
             summary = f"`{name}` was changed meanwhile, so nothing is written"
             raise failed("not-edited", summary, "run the command again")
     for name in changed:
-        try:
-            replace_file(target_of(session.directory / Path(name), session.directory), files[name])
-        except RefusedFileError as error:
-            raise failed(error.code, error.summary, error.hint) from None
+        replace_file(target_of(session.directory / name, session.directory), files[name])
         emit_text(f"Wrote {name}.\n")
     if stuck:
         raise InvalidError(tuple(stuck))

@@ -111,7 +111,6 @@ class CommandEscaper:
         """The end of the unfinished line, as it was printed."""
 
     def __call__(self, text: str) -> str:
-        """The next piece."""
         before = "\n" + self._line
         whole = before + text
         if "##" in whole:
@@ -136,7 +135,6 @@ class Stream(io.TextIOWrapper):
         self._escape = CommandEscaper()
 
     def write(self, text: str) -> int:
-        """See `TextIO`."""
         super().write(self._escape(text))
         return len(text)
 
@@ -155,7 +153,6 @@ class PipeSafeStream:
         return len(text)
 
     def flush(self) -> None:
-        """Flush, unless the pipe is broken."""
         with contextlib.suppress(BrokenPipeError):
             self._stream.flush()
 
@@ -259,8 +256,10 @@ def show_paged(text: str, *, paged: bool, after: Callable[[], str] = str) -> Non
     emit_text(after())
 
 
-def write_whole(path: Path, content: bytes, mode: int) -> None:
-    """Put a file in its place, whole or not at all, with this mode less the user's umask."""
+def write_whole(path: Path, content: bytes, mode: int, like: os.stat_result | None = None) -> None:
+    """Put a file in its place, whole or not at all, with this mode less the user's umask, or with the mode
+    and the owner of a file `like` it.
+    """
     from declarative.model.diagnostic import failed
 
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
@@ -270,6 +269,10 @@ def write_whole(path: Path, content: bytes, mode: int) -> None:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
+                if like is not None:
+                    with contextlib.suppress(OSError):
+                        os.fchown(file.fileno(), like.st_uid, like.st_gid)
+                    os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
                 os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:
@@ -277,6 +280,12 @@ def write_whole(path: Path, content: bytes, mode: int) -> None:
             raise
     except OSError as error:
         raise failed("unwritable", f"`{path}` cannot be written: {error.strerror}") from None
+    with contextlib.suppress(OSError):  # make the new name last, where the file system can
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def check_writable(name: str, what: str, is_ours: Callable[[Path], bool]) -> None:

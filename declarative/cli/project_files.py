@@ -7,15 +7,15 @@ import difflib
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from declarative.cli.options import examples, json_option, project_command, work_option
-from declarative.cli.output import emit, emit_text, say
+from declarative.cli.output import emit, emit_text, say, write_whole
 from declarative.converge.project import ProjectSession
 from declarative.language.loader.findings import Findings
 from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Span, failed, in_order
@@ -23,14 +23,6 @@ from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Spa
 if TYPE_CHECKING:
     from declarative.language.formatter import Formatted
     from declarative.language.source import Reading
-
-
-class RefusedFileError(Exception):
-    """A file that is not formatted, and why."""
-
-    def __init__(self, code: str, summary: str, hint: str | None = None) -> None:
-        super().__init__(summary)
-        self.code, self.summary, self.hint = code, summary, hint
 
 
 @click.command(
@@ -53,7 +45,8 @@ def fmt_command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: b
     findings = Findings()
     targets: dict[Path, str] = {}
     known: dict[str, tuple[bytes, Formatted]] = {}
-    for name, path in [(name, Path(name)) for name in files] if files else _project(root, findings, known):
+    listed = [(name, Path(name)) for name in files] if files else _project(root, findings, known)
+    for name, path in listed:
         with _reporting(name, findings):
             targets.setdefault(target_of(path, root), name)
     changed = 0
@@ -77,15 +70,15 @@ def _project(
     from declarative.language.formatter import format_text
     from declarative.language.loader.documents import classify
     from declarative.language.loader.files import ProjectFiles
-    from declarative.language.loader.project import complete, declared, excluded, find_project, settle
+    from declarative.language.loader.project import begin, complete, excluded
 
     def work(name: str, content: bytes, reading: Reading) -> None:
         known[name] = content, format_text(content, name, reading)
 
     other = Findings()  # about documents: `validate` says it
     files = ProjectFiles(root, findings, work)
-    project = declared(find_project(classify(files.own(excluded=excluded), other), other), other)
-    project = complete(project, settle(project, other, {}, (), os.environ), other)
+    documents = classify(files.own(excluded=excluded), other)
+    project = complete(*begin(documents, other, {}, (), os.environ), other)
     if project.document is not None and project.spec.include:
         files.included(project.document, project.spec.include)
     refused = {item.span.file for item in findings.items if item.span and item.code == "not-a-file"}
@@ -97,8 +90,8 @@ def _reporting(name: str, findings: Findings) -> Iterator[None]:
     """Turn errors of a file into findings."""
     try:
         yield
-    except RefusedFileError as refused:
-        findings.add(refused.code, refused.summary, refused.hint, span=Span(name, 1, 1, 1, 1))
+    except InvalidError as error:
+        findings.extend(replace(d, span=Span(name, 1, 1, 1, 1)) for d in error.diagnostics)
     except OSError as error:
         findings.add("unreadable", f"`{name}`: {error.strerror}", span=Span(name, 1, 1, 1, 1))
 
@@ -125,11 +118,10 @@ def _one(
         return False
     if diff:
         emit_text("".join(_diff(content.decode(), formatted.text, clean(name))))
-    elif check:
-        emit_text(f"{clean(name)}\n")
-    else:
+        return True
+    if not check:
         replace_file(path, formatted.text.encode())
-        emit_text(f"{clean(name)}\n")
+    emit_text(f"{clean(name)}\n")
     return True
 
 
@@ -138,7 +130,7 @@ def target_of(path: Path, root: Path) -> Path:
     target = path.resolve()
     if path.is_symlink() and not target.is_relative_to(root.resolve()):
         summary = f"`{path}` is a link that leads outside of the project"
-        raise RefusedFileError("outside-project", summary, "name the file itself")
+        raise failed("outside-project", summary, "name the file itself")
     return target
 
 
@@ -147,7 +139,7 @@ def bytes_of(path: Path) -> bytes:
     from declarative.language.source import MAX_BYTES
 
     if not stat.S_ISREG(path.stat().st_mode):
-        raise RefusedFileError("not-a-file", f"`{path.name}` is not a regular file", "rename or remove it")
+        raise failed("not-a-file", f"`{path.name}` is not a regular file", "rename or remove it")
     with path.open("rb") as file:
         return file.read(MAX_BYTES + 1)
 
@@ -157,34 +149,8 @@ def replace_file(path: Path, content: bytes) -> None:
     status = path.stat()
     if not status.st_mode & 0o222 or not os.access(path, os.W_OK):
         summary = f"`{path.name}` is read-only, and would change"
-        raise RefusedFileError("unwritable", summary, f"make it writable: `chmod u+w {path.name}`")
-    try:
-        descriptor, temporary = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".tmp"
-        )
-    except OSError as error:
-        raise RefusedFileError("unwritable", f"`{path.parent}` cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-                with contextlib.suppress(OSError):
-                    os.fchown(file.fileno(), status.st_uid, status.st_gid)
-            os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode))
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except OSError as error:
-        raise RefusedFileError("unwritable", f"`{path.name}` cannot be written: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            Path(temporary).unlink()
-    with contextlib.suppress(OSError):  # make the new name last, where the file system can
-        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        raise failed("unwritable", summary, f"make it writable: `chmod u+w {path.name}`")
+    write_whole(path, content, 0o600, status)
 
 
 def _diff(old: str, new: str, name: str) -> Iterator[str]:
@@ -245,14 +211,9 @@ def init_command(ctx: click.Context) -> int:
     Does nothing where there are YAML files already.
     """
     directory = Path(ctx.obj["directory"])
-    present = sorted(p.name for p in directory.iterdir() if p.suffix in (".yaml", ".yml"))
-    if present:
-        shown = ", ".join(present[:3])
-        raise failed(
-            "not-empty",
-            f"there are YAML files already: {shown}",
-            "run `fleetform plan`, or use an empty directory",
-        )
+    if present := sorted(p.name for p in directory.iterdir() if p.suffix in (".yaml", ".yml")):
+        summary = f"there are YAML files already: {', '.join(present[:3])}"
+        raise failed("not-empty", summary, "run `fleetform plan`, or use an empty directory")
     for name, text in FILES.items():
         (directory / name).write_text(text, encoding="utf-8")
     ignore = directory / ".gitignore"
@@ -329,10 +290,8 @@ def schemas() -> dict[str, dict[str, Any]]:
     out["plan"] = published_schema("plan", PlanOutput, FORMAT_VERSION)
     out["status"] = published_schema("status", StatusView, FORMAT_VERSION)
     out["state"] = published_schema("state", StateData, RECORDED)
-    out["policy"] = {
-        **document_schema(OperatorPolicy, "policy"),
-        "required": [],
-    }  # nothing else is in its file
+    # Nothing else is in its file.
+    out["policy"] = {**document_schema(OperatorPolicy, "policy"), "required": []}
     return {f"{kind}.schema.json": schema for kind, schema in out.items()}
 
 

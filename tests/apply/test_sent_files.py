@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from declarative.apply.bundles import Bundles, Packed, changed_files
-from declarative.language.loader import load, project_folder, sent_files
+from declarative.language.loader import load, sent_files
 from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.inputs import RecordedFiles
 from declarative.model.manifest import Manifest
@@ -222,7 +222,7 @@ def test_every_fault_says_where(tmp_path):
 
 def test_validate_looks_at_names_alone(tmp_path, monkeypatch):
     tree(tmp_path, "a")
-    monkeypatch.setattr(project_folder, "summed", None)
+    monkeypatch.setattr(sent_files, "summed", None)
     load(declared(tmp_path, "a"), look="names")
     assert refusal(tmp_path, "b", look="names").code == "missing-file"
     assert load(declared(tmp_path, "b")).desired.tasks["train"].files is None
@@ -236,7 +236,7 @@ def test_a_file_that_changes_while_it_is_read_is_said(tmp_path, monkeypatch):
             self.update = lambda _: (tmp_path / "a").write_text("another")
             self.hexdigest = lambda: "0" * 64
 
-    monkeypatch.setattr(project_folder, "hashlib", SimpleNamespace(sha256=Meanwhile))
+    monkeypatch.setattr(sent_files, "hashlib", SimpleNamespace(sha256=Meanwhile))
     found = refusal(tmp_path, "a")
     assert (found.code, found.summary) == ("unreadable", "`a` cannot be sent: it changes while it is read")
 

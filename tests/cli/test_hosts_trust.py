@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from declarative.cli import cli, project_files
+from declarative.cli import cli
 from declarative.cli import hosts as command
 from declarative.cli.errors import Failed
 from declarative.converge.project import ProjectSession
+from declarative.model.diagnostic import failed
 from declarative.model.status import HostRefusal, NodeState, Readiness
 from declarative.render.diagnostics import diagnostics_text
 from tests.language.test_host_keys import KEY, OTHER
@@ -114,7 +115,7 @@ def test_what_cannot_be_edited_is_printed_to_be_pasted(
 
 def test_a_file_that_cannot_be_written_is_an_error(trust: Trust, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: Any) -> None:
-        raise project_files.RefusedFileError("outside-project", "it is a link", "write the file itself")
+        raise failed("outside-project", "it is a link", "write the file itself")
 
     monkeypatch.setattr(command, "replace_file", refuse)
     code, output, text = trust({"h0": new("h0")})

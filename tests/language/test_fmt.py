@@ -25,6 +25,7 @@ from declarative.language import formatter as format_module
 from declarative.language.formatter import format_text
 from declarative.language.loader import load
 from declarative.language.source import parse, reader
+from declarative.model.diagnostic import InvalidError
 from declarative.model.schema import Problem, decode
 from declarative.model.spec import DOCUMENTS, Memory
 from tests.support.golden import check_golden
@@ -823,7 +824,7 @@ def test_nothing_is_left_when_writing_fails(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(command.RefusedFileError, match="No space left"):
+    with pytest.raises(InvalidError, match="No space left"):
         command.replace_file(path, b"new")
     assert path.read_text() == ROUGH
     assert names(tmp_path) == ["a.yaml"]

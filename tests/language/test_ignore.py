@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from declarative.language.loader import project_folder
+from declarative.language.loader import sent_files
 
 NAMES = ("a", "b", "ab", "a.b", "aXb", "a b", "[a", "!a", "#a", "*", "\\a", "ba ")
 PATHS: list[tuple[str, ...]] = [(a,) for a in NAMES]
@@ -20,7 +20,7 @@ PATHS += [(a, b, c) for a in NAMES[:3] for b in NAMES[:3] for c in NAMES[:3]]
 
 def ignored(text: str, path: tuple[str, ...], *, folder: bool = False) -> bool:
     """By the rules of one file, and by those of the folders above."""
-    rules = project_folder.parse(text.encode())
+    rules = sent_files.parse_rules(text.encode())
     for end in range(1, len(path) + 1):
         inner = folder or end < len(path)
         if rules.leave_out(path[:end], folder=inner):

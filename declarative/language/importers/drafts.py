@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Self
+from itertools import pairwise
+from typing import Any, Self, TypeAlias
 
 from declarative.language.source import Document, Path
 from declarative.language.source.places import may_hold_secret
@@ -37,7 +38,7 @@ _NEEDED = {
 }
 """Fields that choose where something runs, or what runs. A document whose field of these is wrong is refused.
 """
-_SECRET_FIELDS = ("env", "envs", "secrets", "registry_auth", "credentials")
+_SECRET_FIELDS = frozenset(("env", "envs", "secrets", "registry_auth", "credentials"))
 """Fields whose values no note shows."""
 LONGEST_SHOWN = 60
 _PLAIN = re.compile(
@@ -124,11 +125,9 @@ class Draft:
         places = {
             name: line for line in reversed(str(commands).splitlines()) for name in _VARIABLE.findall(line)
         }
+        why = "ranks do not have it; `FLEETFORM_TASK_NAME` names the task, docs/tasks.md has the others"
         for name, line in reversed(places.items()):
             if name not in own | always_set(siblings=True):
-                why = (
-                    "ranks do not have it; `FLEETFORM_TASK_NAME` names the task, docs/tasks.md has the others"
-                )
                 self.note(f"the commands name `{name}`: {why}", path, line)
 
     def drop_invalid(self) -> bool:
@@ -164,11 +163,7 @@ def _shown_path(path: Path) -> str:
 
 def _in_brackets(path: Path, value: Any) -> str:
     """` (value)` if the value is short and no secret, else nothing."""
-    if (
-        value is None
-        or any(step in _SECRET_FIELDS for step in path)
-        or isinstance(value, Mapping | list | tuple)
-    ):
+    if value is None or isinstance(value, Mapping | list | tuple) or not _SECRET_FIELDS.isdisjoint(path):
         return ""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     line = f"{path[-1] if path else ''}: {text}"
@@ -186,20 +181,16 @@ def _value_at(data: Any, path: Path) -> Any:
     return data.get("local_path") or data.get("name") if isinstance(data, Mapping) else data
 
 
-def remove(data: Any, path: Sequence[str | int]) -> bool:
+def remove(data: Any, path: Path) -> bool:
     """Remove the value at `path`; returns whether there was one."""
     *above, last = path
-    for step in above:
-        if not isinstance(data, Mapping | list) or (isinstance(data, Mapping) and step not in data):
-            return False
-        data = data[step]  # type: ignore[index]  # a list by number, a mapping by key
-    if isinstance(data, dict) and last in data:
+    try:
+        for step in above:
+            data = data[step]
         del data[last]
-        return True
-    if isinstance(data, list) and isinstance(last, int) and last < len(data):
-        del data[last]
-        return True
-    return False
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True
 
 
 def mapping_of(value: Any) -> dict[Any, Any]:
@@ -317,22 +308,143 @@ def backends_of(drafts: Sequence[Draft]) -> list[Draft]:
     """A `backend` document for each cloud and each Slurm cluster that the drafts name."""
     named = {b for d in drafts for b in d.backends}
     named |= {str(d.fields["backend"]) for d in drafts if "backend" in d.fields}
+    about_cloud = "see docs/clouds.md for its credentials and `image`"
+    about_cluster = "its login node: write what `~/.slurm/config` has for it, see docs/slurm.md"
     clouds = [
-        Draft(
-            "backend", {"name": name, **CLOUDS[name]}, ["see docs/clouds.md for its credentials and `image`"]
-        )
-        for name in sorted(named)
-        if name in CLOUDS
+        Draft("backend", {"name": name, **CLOUDS[name]}, [about_cloud]) for name in sorted(named & {*CLOUDS})
     ]
     clusters = {b for d in drafts if "partition" in d.fields for b in d.backends} - {*CLOUDS}
     return clouds + [
-        Draft(
-            "backend",
-            {"name": name, "driver": SLURM, "options": {"login": name}},
-            ["its login node: write what `~/.slurm/config` has for it, see docs/slurm.md"],
-        )
+        Draft("backend", {"name": name, "driver": SLURM, "options": {"login": name}}, [about_cluster])
         for name in sorted(clusters)
     ]
+
+
+# --------------------------------------------------------------- what commands need and ranks do not have
+
+Commands: TypeAlias = Sequence[tuple[Path, str]]
+"""Texts with commands, each with its path in the file."""
+_ROOT = frozenset(
+    (
+        *("sudo", "su", "apt", "apt-get", "add-apt-repository", "dpkg", "snap", "yum", "dnf"),
+        *("apk", "chsh", "systemctl", "service", "shutdown", "reboot", "usermod", "useradd"),
+        *("adduser", "groupadd", "ldconfig", "update-alternatives", "mount", "sysctl"),
+        *("modprobe",),
+    )
+)
+"""Programs that need root."""
+_CONDA = frozenset(("conda", "mamba", "micromamba"))
+_OF_DSTACK = frozenset(("pip", "pip3", "python", "python3", "uv", "uvx"))
+"""Further programs of dstack's default image."""
+_MAKES = frozenset(("mkdir", "touch", "tee", "chmod", "chown"))
+"""Programs that change each path in their arguments."""
+_PUTS = frozenset(("ln", "cp", "mv", "install"))
+"""Programs that change the last path in their arguments."""
+_WRITABLE = re.compile(r"/(?:tmp|dev|proc|home|mnt|var/tmp)(?:/|$)")
+"""Folders where a plain user may write."""
+_BEFORE = frozenset(
+    (
+        *("if", "then", "do", "else", "elif", "while", "!", "nohup", "exec", "time", "env"),
+        *("yes", "{", "-"),
+    )
+)
+"""Words that may stand before a program."""
+_NEEDS_GIT = frozenset(
+    (
+        *("add", "am", "apply", "branch", "checkout", "cherry-pick", "commit", "describe"),
+        *("diff", "fetch", "lfs", "log", "ls-files", "merge", "pull", "push", "rebase", "remote"),
+        *("reset", "restore", "rev-list", "rev-parse", "show", "stash", "status", "submodule"),
+        *("switch", "tag", "worktree"),
+    )
+)
+"""Commands of git that work in a clone."""
+
+
+def note_rights(draft: Draft, commands: Commands, tool: str, mounts: Iterable[str] = ()) -> None:
+    """Note once what needs root, conda or a login's shell, at the first such command. `mounts` are folders
+    that the task may write to.
+    """
+    image = "image" in draft.fields
+    own = tuple(mounts)
+    if image:
+        missing = frozenset(("sudo", "conda", "mamba") if tool == "skypilot" else ())
+    else:
+        missing = (
+            _ROOT | _CONDA | (_OF_DSTACK if tool == "dstack" and "python" not in draft.fields else set())
+        )
+
+    def lacks(words: Sequence[str]) -> str:
+        if words[0] in ("source", ".") and re.search(r"/\.(?:bashrc|bash_profile|profile)$", words[-1]):
+            return f"source {words[-1]}"
+        if words[0] in missing:
+            return words[0]
+        changed = (path for path in _changed(words) if not image and not path.startswith(own))
+        return next((f"{words[0]} {path}" for path in changed), "")
+
+    names, path, line = _of_commands(commands, lacks)
+    if not names:
+        return
+    shown = ", ".join(f"`{name}`" for name in names)
+    if image:
+        why = "commands are root in an `image`, in no login's shell: leave `sudo` out, let it have the rest"
+    else:
+        why = (
+            "ranks are a plain user of their node, without sudo, conda and ~/.bashrc: write "
+            "`image: …`, in which commands are root, or let the nodes' image have it"
+        )
+        if tool == "dstack":
+            why = f"dstack's default image (root, CUDA, conda, Python) is not used here, and {why}"
+    draft.note(f"the commands use {shown}: {why}", path, line)
+
+
+def _changed(words: Sequence[str]) -> Iterator[str]:
+    """The paths of root that a command makes or changes."""
+    for before, word in pairwise(words):
+        is_target = words[0] in _MAKES or (words[0] in _PUTS and word is words[-1])
+        is_output = before in (">", ">>") or word.startswith((">/", ">>/"))
+        is_output |= before in ("-o", "-O", "--output") and words[0] not in ("echo", "printf")
+        path = word.lstrip(">").strip("\"'")
+        if (is_target or is_output) and path.startswith("/") and not _WRITABLE.match(path):
+            yield path
+
+
+def note_clone(draft: Draft, commands: Commands) -> None:
+    """Note once, at the first such command, what needs `.git`, which is never sent."""
+
+    def needs(words: Sequence[str]) -> str:
+        if words[0] == "dvc" and len(words) > 1:
+            return f"dvc {words[1]}"
+        rest = iter(words[1:] if words[0] == "git" else ())
+        for word in rest:
+            if word in ("-C", "-c"):
+                next(rest, None)
+            elif not word.startswith("-"):
+                return f"git {word}" if word in _NEEDS_GIT else ""
+        return ""
+
+    names, path, line = _of_commands(commands, needs)
+    if names:
+        shown = ", ".join(f"`{name}`" for name in names)
+        why = "write `repos: ['https://…']` for a clone, or clone in the commands"
+        draft.note(f"{shown}: `.git` is never sent, so this is no clone: {why}", path, line)
+
+
+MOST_NAMED = 5
+"""How many commands one note names."""
+
+
+def _of_commands(commands: Commands, named: Callable[[Sequence[str]], str]) -> tuple[list[str], Path, str]:
+    """The texts that `named` returns for commands, each once; and the path and the line of the first."""
+    names: dict[str, tuple[Path, str]] = {}
+    for path, text in commands:
+        for line in text.splitlines():
+            for part in () if line.lstrip().startswith("#") else re.split(r"&&|\|\||[;|&()`]", line):
+                words = part.split()
+                while words and (words[0] in _BEFORE or re.match(r"\w+=", words[0])):
+                    del words[0]
+                if words and (name := named([words[0].strip("\"'"), *words[1:]])):
+                    names.setdefault(name, (path, line))
+    return [*names][:MOST_NAMED], *next(iter(names.values()), ((), ""))
 
 
 # ---------------------------------------------------------------------------------------------- as YAML
@@ -374,10 +486,8 @@ def _item(start: str, value: Any, indent: str) -> Iterator[str]:
         yield start
         for item in value:
             first, *rest = _item("", item, inner)
-            if first:
-                yield f"{inner}-{first}"
-            else:  # the first line of a mapping or a list follows the dash
-                yield f"{inner}- {rest.pop(0).lstrip()}"
+            # The first line of a mapping or a list follows the dash.
+            yield f"{inner}-{first}" if first else f"{inner}- {rest.pop(0).lstrip()}"
             yield from rest
     elif isinstance(value, str) and _fits_block(value):
         yield f"{start} |{'' if value.endswith(chr(10)) else '-'}"
@@ -408,8 +518,8 @@ def _quoted(text: str) -> str:
 
     def escaped(match: re.Match[str]) -> str:
         number = ord(match[0])
-        return (
-            match[0] if match[0].isprintable() else f"\\U{number:08x}" if number >> 16 else f"\\u{number:04x}"
-        )
+        if match[0].isprintable():
+            return match[0]
+        return f"\\U{number:08x}" if number >> 16 else f"\\u{number:04x}"
 
     return re.sub(r"[^\x00-\x7e]", escaped, json.dumps(text, ensure_ascii=False)).replace("##", r"\u0023#")

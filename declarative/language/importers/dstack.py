@@ -7,8 +7,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from declarative.language.importers.command_notes import Commands, note_clone, note_rights
-from declarative.language.importers.drafts import Draft, Noted, known_backends, list_of, name_of
+from declarative.language.importers.drafts import (
+    Commands,
+    Draft,
+    Noted,
+    known_backends,
+    list_of,
+    name_of,
+    note_clone,
+    note_rights,
+)
 from declarative.language.source import Document, Path
 from declarative.model.schema import BadValueError, fields_of, ignored_of
 from declarative.model.spec import DOCUMENTS, Resources

@@ -10,11 +10,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeAlias
 
-from declarative.language.importers.command_notes import note_clone, note_rights
 from declarative.language.importers.drafts import (
-    CLOUDS,
     NO_DRIVER,
     SOME_CLOUD,
     Draft,
@@ -23,13 +21,14 @@ from declarative.language.importers.drafts import (
     has_driver,
     mapping_of,
     name_of,
+    note_clone,
+    note_rights,
     remove,
 )
-from declarative.language.importers.skypilot_shapes import MAY_BE_LEFT_OUT, misshapen
 from declarative.language.source import Document, Path
 from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
-from declarative.model.resource import LOCAL, SLURM, SSH
+from declarative.model.resource import SLURM, SSH
 from declarative.model.spec.gpu_models import board, known
 from declarative.model.spec.text import MAX_NAME
 
@@ -90,25 +89,28 @@ def from_skypilot(document: Document, default: str) -> list[Draft]:
     return [*fleets, task]
 
 
+_EXCLUSIVE = (
+    ("any_of", "ordered"),
+    ("gpus", "accelerators"),
+    *(("infra", key) for key in ("cloud", "region", "zone")),
+)
+"""Fields of which only one may be there."""
+
+
 def _shaped(task: Draft) -> dict[str, Any]:
     """The data of the task's document, without values of a shape that SkyPilot refuses. The task is refused
     if it would be another one without them.
     """
     assert task.document is not None
     data = deepcopy(dict(task.document.data))
-    for path, shape in [*misshapen(data)]:
+    for path, shape in [*_misshapen(data)]:
         remove(data, path)
         why = f"`{'.'.join(map(str, path))}` has to be {shape}"
-        if set(MAY_BE_LEFT_OUT) & set(path):
+        if set(_MAY_BE_LEFT_OUT) & set(path):
             task.note(f"left out: {why}", path)
         else:
             task.refuse(why, path)
     resources = data.get("resources")
-    both = [
-        ("any_of", "ordered"),
-        ("gpus", "accelerators"),
-        *(("infra", key) for key in ("cloud", "region", "zone")),
-    ]
     alternatives: list[tuple[Path, Mapping[str, Any]]] = []
     if isinstance(resources, dict):
         alternatives.append((("resources",), resources))
@@ -116,7 +118,7 @@ def _shaped(task: Draft) -> dict[str, Any]:
             items = enumerate(resources.get(key) or ())
             alternatives += [(("resources", key, i), mapping_of(item)) for i, item in items]
     for path, item in alternatives:
-        for one, other in both:
+        for one, other in _EXCLUSIVE:
             if item.get(one) is not None and item.get(other) is not None:
                 task.refuse(f"`{one}` and `{other}` exclude each other", (*path, other))
     return data
@@ -149,13 +151,11 @@ def _name_config(key: str, value: Any, task: Draft) -> None:
 
 
 def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    items = (
-        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    )
-    for step, item in items:
-        yield from _leaves(item, (*path, step))
     if not isinstance(value, Mapping | list):
         yield path, value
+        return
+    for step, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from _leaves(item, (*path, step))
 
 
 def _escaped(value: str) -> str:
@@ -219,9 +219,9 @@ def _login(env: dict[str, str], task: Draft) -> None:
     """The login to the image's registry, from variables of SkyPilot."""
     keys = ("USERNAME", "PASSWORD", "SERVER")
     login = {key: env.pop(_LOGIN + key) for key in keys if _LOGIN + key in env}
-    user, password, server = map(login.get, keys)
     if not login:
         return
+    user, password, server = map(login.get, keys)
     image = task.fields.get("image")
     if image is None:
         field, name = _field_of(task, _LOGIN)
@@ -272,15 +272,11 @@ class _Files:
         self.workdir = data.pop("workdir", None)
         self.mounts = mapping_of(data.pop("file_mounts", None))
         self.files: list[dict[str, str]] = []
-        above = any(_ABOVE.match(text) for text in (self.setup, self.run))
-        self.home = (
-            above
-            or bool(_IN_HOME.search(self.setup + self.run))
-            or any(
-                target.startswith("~/")
-                and _is_local(source.get("source") if isinstance(source, Mapping) else source)
-                for target, source in self.mounts.items()
-            )
+        goes_home = _ABOVE.match(self.setup) or _ABOVE.match(self.run)
+        self.home = bool(goes_home or _IN_HOME.search(self.setup + self.run)) or any(
+            target.startswith("~/")
+            and _is_local(source.get("source") if isinstance(source, Mapping) else source)
+            for target, source in self.mounts.items()
         )
 
     def convert(self) -> None:
@@ -429,9 +425,8 @@ class _Resources:
             for choice in usable:
                 backends = [name_of(b, SOME_CLOUD, []) or SOME_CLOUD for b in choice.fields["backends"]]
                 choice.fields["backends"] = backends
-            self.about.note(
-                f"`resources` ({named}): {NO_DRIVER}. Until then `validate` refuses the fleet", ("resources",)
-            )
+            why = f"{NO_DRIVER}. Until then `validate` refuses the fleet"
+            self.about.note(f"`resources` ({named}): {why}", ("resources",))
         hosts = [c for c in choices if c.pool is not None]
         drafts = [self._fleet(choice, i, len(usable)) for i, choice in enumerate(usable)]
         self.task.fields["fleets"] = [*(d.fields["name"] for d in drafts), *pools]
@@ -468,9 +463,8 @@ class _Resources:
             more = {k: v for k, v in host.fields.get("resources", {}).items() if k not in same}
             if more:
                 shown = ", ".join(f"{k}: {v}" for k, v in more.items())
-                self.task.note(
-                    f"`{host.pool}` has to have {shown}: the other alternatives differ", ("resources",)
-                )
+                why = "the other alternatives differ"
+                self.task.note(f"`{host.pool}` has to have {shown}: {why}", ("resources",))
         spots = {c.fields.get("spot_policy") for c in (*choices, *hosts)}
         if len(spots) == 1 and None not in spots:
             self.task.fields["spot_policy"] = spots.pop()
@@ -482,9 +476,8 @@ class _Resources:
         listed = self.data.get(key)
         items: list[Any] = listed if isinstance(listed, list) and listed else [{}]
         if key == "ordered" and len(items) > 1:
-            self.about.note(
-                "`ordered` has no counterpart: the cheapest that fits is taken", ("resources", key)
-            )
+            note = "`ordered` has no counterpart: the cheapest that fits is taken"
+            self.about.note(note, ("resources", key))
         for k in outer:
             self.at[k] = ("resources", k)
         _of_alias(outer, self.at)
@@ -520,7 +513,7 @@ class _Resources:
                 self.task.note(f"`priority` ({value}) is from 0 to 100 here, not from -1000 to 1000", path)
             elif key in _MEANT:
                 self.about.refuse(f"`resources.{key}` is no field of SkyPilot: write {_MEANT[key]}", path)
-            elif key in _LOST or key not in _KNOWN:
+            elif key in _LOST or key not in _RESOURCES:
                 self.about.drop(f"resources.{key}", _LOST.get(key, "no counterpart"), path, value)
             elif key == "use_spot" and value and not {"job_recovery", "spot_recovery"} & self.data.keys():
                 note = "`sky jobs launch` would start it anew after a lost node: add `retry` if that is meant"
@@ -542,10 +535,9 @@ class _Resources:
         self.task.note(
             f"`{key}` became `retry`: after lost nodes it runs again, from its own checkpoints", path
         )
-        if strategy and str(strategy).lower() != "none":
-            self.task.drop(
-                f"{key}.strategy", "a lost node is replaced wherever it is cheapest", path, strategy
-            )
+        if strategy:
+            why = "a lost node is replaced wherever it is cheapest"
+            self.task.drop(f"{key}.strategy", why, path, strategy)
         if restarts or codes not in (None, []):
             events.append("error")
         if restarts:
@@ -577,9 +569,8 @@ class _Resources:
                     self._once(f"left out `resources.{key}`: the nodes exist already", self.at[key])
             resources |= {k: f"{v.removesuffix('..')}.." for k, v in resources.items()}
         if "partition" not in fields and not {"accelerators", "instance_type"} & set(alternative):
-            _ask_by_default(
-                alternative, resources, pods=pool is not None or fields.get("backends") == ["kubernetes"]
-            )
+            pods = pool is not None or fields.get("backends") == ["kubernetes"]
+            _ask_by_default(alternative, resources, pods=pods)
         accelerators = alternative.get("accelerators")
         if isinstance(accelerators, list) and len(accelerators) > 1:
             note = "the order of `accelerators` has no counterpart: the cheapest is taken"
@@ -632,9 +623,8 @@ class _Resources:
         if cpus and ratio:
             resources["memory"] = f"{int(float(ratio[0]) * int(cpus[1]))}GB.."
         else:
-            self.about.drop(
-                "resources.memory", "memory by the CPU has no counterpart", self.at["memory"], text
-            )
+            why = "memory by the CPU has no counterpart"
+            self.about.drop("resources.memory", why, self.at["memory"], text)
 
     def _autostop(self, value: Any, fields: dict[str, Any]) -> None:
         path, more = self.at["autostop"], mapping_of(value)
@@ -698,18 +688,16 @@ class _Resources:
         cloud = cloud_of(alternative.get("cloud") or cloud)
         if cloud == SSH:
             pool = name_of(rest, "hosts", []) or "hosts"
-            self.pools[pool] = (
-                "declare it with its hosts: `ssh_config: {hosts: […]}`, which `fleetform import ssh` writes"
-            )
+            how = "`ssh_config: {hosts: […]}`, which `fleetform import ssh` writes"
+            self.pools[pool] = f"declare it with its hosts: {how}"
             return {}, pool
         if cloud == SLURM:
             return self._partition(alternative, rest)
         if cloud == "kubernetes":  # `k8s/CONTEXT`: a context is no region of another cloud
             if context := rest or alternative.get("region"):
                 key = "infra" if rest else "region"
-                self._once(
-                    f"left out `resources.{key}` ({context}): a context has no counterpart", self.at[key]
-                )
+                note = f"left out `resources.{key}` ({context}): a context has no counterpart"
+                self._once(note, self.at[key])
             return {"backends": [cloud]}, None
         region, zone, *_ = (*rest.split("/"), "", "")
         place = (cloud, str(alternative.get("region") or region), str(alternative.get("zone") or zone))
@@ -722,7 +710,7 @@ class _Resources:
         cluster = str(alternative.get("region") or cluster).strip("*")
         partition = str(alternative.get("zone") or partition).strip("*")
         name = name_of(cluster, SLURM, []) or SLURM
-        if name in CLOUDS or name in (LOCAL, SSH):
+        if has_driver(name):
             name = f"{SLURM}-{name}"
         if partition:
             return {"backends": [name], "partition": partition}, None
@@ -746,18 +734,8 @@ def _ask_by_default(alternative: Mapping[str, Any], resources: dict[str, Any], *
     if "cpus" not in alternative:
         resources["cpu"] = Noted(f"{number}..", "SkyPilot's default")
     if cpus := re.fullmatch(r"(\d{1,9})(?:\.\.)?", str(resources["cpu"])):
-        resources["memory"] = Noted(
-            f"{int(cpus[1]) * ratio}GB..", f"SkyPilot's default: {ratio} GB for each CPU"
-        )
-
-
-_KNOWN = frozenset(
-    (
-        *("cloud", "infra", "region", "zone", "cpus", "memory", "accelerators", "instance_type", "use_spot"),
-        *("disk_size", "ephemeral_storage", "labels", "max_hourly_cost", "autostop", "job_recovery"),
-        *("spot_recovery", "image_id", "priority"),
-    )
-)
+        note = f"SkyPilot's default: {ratio} GB for each CPU"
+        resources["memory"] = Noted(f"{int(cpus[1]) * ratio}GB..", note)
 
 
 def _size(value: Any) -> str:
@@ -791,9 +769,7 @@ def _any_gpu(gpus: Sequence[str]) -> str:
 
 
 def _merged(choices: Iterable[_Choice]) -> list[_Choice]:
-    """Fewer alternatives with the same meaning: alternatives that differ in one list or in spot alone are
-    one.
-    """
+    """Fewer alternatives with the same meaning: those that differ in one list or in spot alone are one."""
     out, number = list(choices), -1
     while len(out) != number:
         number = len(out)
@@ -838,3 +814,103 @@ def _joined(group: Sequence[_Choice], key: str) -> Sequence[_Choice]:
             return [*(_joined(good, key) if good else ()), *others]
         fields[key] = list(dict.fromkeys(name for value in values for name in value or ()))
     return [_Choice(fields, first.pool)]
+
+
+# --------------------------------------------------------- shapes: SkyPilot refuses a file with others
+
+_Shape: TypeAlias = tuple[type, ...]
+
+_WORD: _Shape = (str, int, float)
+_SCALAR: _Shape = (*_WORD, bool)
+_TASK: Mapping[str, _Shape] = {
+    "name": _WORD,
+    "num_nodes": (int,),
+    "workdir": (str, dict),
+    "setup": (str,),
+    "run": (str,),
+    **dict.fromkeys(("resources", "envs", "secrets", "file_mounts", "volumes"), (dict,)),
+}
+_RESOURCES: Mapping[str, _Shape] = {
+    **dict.fromkeys(("infra", "cloud", "region", "zone", "instance_type", "cpus", "memory"), _WORD),
+    **dict.fromkeys(("disk_size", "ephemeral_storage"), _WORD),
+    "accelerators": (*_WORD, dict, list),
+    "gpus": (*_WORD, dict, list),
+    "use_spot": (bool,),
+    "image_id": (str, dict),
+    "labels": (dict,),
+    "max_hourly_cost": (int, float),
+    "priority": (int,),
+    "autostop": (bool, int, str, dict),
+    "job_recovery": (str, dict),
+    "spot_recovery": (str, dict),
+}
+_WITHIN: Mapping[str, Mapping[str, _Shape]] = {
+    "workdir": {"url": (str,), "ref": _WORD},
+    "autostop": {
+        "idle_minutes": (int,),
+        "down": (bool,),
+        "wait_for": (str,),
+        "hook": (str,),
+        "hook_timeout": (int,),
+    },
+    "job_recovery": {"strategy": (str,)},
+    "spot_recovery": {"strategy": (str,)},
+}
+"""The fields of mappings with known ones."""
+_VALUES: Mapping[str, _Shape] = {
+    "envs": _SCALAR,
+    "secrets": _SCALAR,
+    "labels": _SCALAR,
+    "file_mounts": (str, dict),
+    "volumes": (str, dict),
+    "accelerators": _WORD,
+    "gpus": _WORD,
+    "image_id": _WORD,
+}
+"""The items of other mappings and lists."""
+_MAY_BE_LEFT_OUT = ("name", "labels", "priority", "autostop", "volumes")
+"""Fields that change neither what a task does nor on which nodes."""
+_NAMES = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", float: "a number"}
+
+
+def _misshapen(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """The path of each value that has another shape, and the right shape in words."""
+    yield from _fields(data, _TASK, ())
+    resources = data.get("resources")
+    if isinstance(resources, dict):
+        yield from _fields(resources, _RESOURCES, ("resources",))
+        for key in ("any_of", "ordered"):
+            path, items = ("resources", key), resources.get(key)
+            if items is not None and not isinstance(items, list):
+                yield path, "a list of mappings"
+            for i, item in enumerate(items if isinstance(items, list) else ()):
+                if isinstance(item, dict):
+                    yield from _fields(item, _RESOURCES, (*path, i))
+                elif item is not None:
+                    yield (*path, i), "a mapping"
+
+
+def _fields(data: Mapping[str, Any], shapes: Mapping[str, _Shape], path: Path) -> Iterator[tuple[Path, str]]:
+    for key, value in data.items():
+        shape, here = shapes.get(key), (*path, key)
+        if shape is None or value is None:
+            continue
+        if type(value) not in shape:
+            yield here, _named(shape)
+        elif isinstance(value, dict) and key in _WITHIN:
+            yield from _fields(value, _WITHIN[key], here)
+        elif isinstance(value, dict | list) and key in _VALUES:
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for step, item in items:
+                if item is not None and type(item) not in _VALUES[key]:
+                    yield (*here, step), _named(_VALUES[key])
+
+
+def _named(shape: _Shape) -> str:
+    """`text or a mapping`."""
+    if set(shape) >= set(_WORD):
+        return "text"
+    if shape == (int,):
+        return "a whole number"
+    names = [_NAMES[each] for each in shape if each in _NAMES]
+    return " or ".join(", ".join(names).rsplit(", ", 1))

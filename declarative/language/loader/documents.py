@@ -31,14 +31,8 @@ _FOREIGN = {
 }
 
 _OTHERS = (
-    (
-        {"apiVersion", "kind"},
-        "this is a file of Kubernetes: {leave}, and write a `task` or a `fleet`",
-    ),
-    (
-        {"services"},
-        "this is a file of docker compose: {leave}, and write a `task` for each service",
-    ),
+    ({"apiVersion", "kind"}, "this is a file of Kubernetes: {leave}, and write a `task` or a `fleet`"),
+    ({"services"}, "this is a file of docker compose: {leave}, and write a `task` for each service"),
     ({"run"}, "this is a task of SkyPilot: `fleetform import skypilot FILE` prints what to write instead"),
     ({"jobs", "on"}, "this is a workflow of GitHub: {leave}"),
 )
@@ -49,14 +43,6 @@ Faults: TypeAlias = dict[Path, list[TemplateError]]
 
 MAX_FIELDS = 100
 """The type of a document with more fields is not guessed."""
-
-
-@struct(frozen=True, slots=True)
-class Raw:
-    """A document of a known type, as written."""
-
-    kind: str
-    document: Document
 
 
 @struct(frozen=True, slots=True)
@@ -132,37 +118,36 @@ def shown_place(span: Span) -> str:
     return f"{span.file}:{span.line}"
 
 
-def classify(documents: Sequence[Document], findings: Findings) -> list[Raw]:
-    """The documents of known types. The others are reported."""
-    out: list[Raw] = []
-    for document in documents:
-        kind = _kind(document)
-        if kind in DOCUMENTS:
-            out.append(Raw(kind, document))
-        elif kind not in _UNSUPPORTED:
-            findings.lost = True
-            _refuse_type(document, kind, findings)
-    return out
-
-
-def _kind(document: Document) -> str:
+def kind_of(document: Document) -> str:
     """The document's type; empty if it has none or it is not a text."""
     kind = document.data.get("type")
     return kind if isinstance(kind, str) else ""
 
 
-def _refuse_type(document: Document, kind: str, findings: Findings) -> None:
+def classify(documents: Sequence[Document], findings: Findings) -> list[Document]:
+    """The documents of known types. The others are reported."""
+    classified: list[Document] = []
     listing = ", ".join(f"`{kind}`" for kind in DOCUMENTS)
-    if "type" in document.data:
-        hint = _FOREIGN.get(kind) or (kind and findings.near(kind, DOCUMENTS)) or f"known types: {listing}"
-        summary = f"{describe(document.data['type'])} is not a type of document"
-        findings.add("unknown-type", summary, hint, span=shown_span(document, ("type",)))
-    elif document.whole:
-        leave = f"leave it out with `exclude: [{document.file}]` in the `project` document"
-        unknown = (), f"add `type:` with one of {listing}; if the file is another tool's, {leave}"
-        path, hint = _type_hint(document, findings, leave) or unknown
-        span = shown_span(document, path, key=True)
-        findings.add("missing-type", "the document has no `type`", hint, span=span)
+    for document in documents:
+        kind = kind_of(document)
+        if kind in DOCUMENTS:
+            classified.append(document)
+            continue
+        if kind in _UNSUPPORTED:
+            continue  # `skipped` warns of these
+        findings.lost = True
+        if "type" in document.data:
+            near = findings.near(kind, DOCUMENTS) if kind else None
+            hint = _FOREIGN.get(kind) or near or f"known types: {listing}"
+            summary = f"{describe(document.data['type'])} is not a type of document"
+            findings.add("unknown-type", summary, hint, span=shown_span(document, ("type",)))
+        elif document.whole:
+            leave = f"leave it out with `exclude: [{document.file}]` in the `project` document"
+            unknown = (), f"add `type:` with one of {listing}; if the file is another tool's, {leave}"
+            path, hint = _type_hint(document, findings, leave) or unknown
+            span = shown_span(document, path, key=True)
+            findings.add("missing-type", "the document has no `type`", hint, span=span)
+    return classified
 
 
 def skipped(documents: Sequence[Document], hidden: Sequence[Document], findings: Findings) -> dict[str, Span]:
@@ -176,7 +161,7 @@ def skipped(documents: Sequence[Document], hidden: Sequence[Document], findings:
         out.setdefault(f"{kind if kind in DOCUMENTS else 'task'}/{name}", span)
 
     for document in documents:
-        if (kind := _kind(document)) in _UNSUPPORTED:
+        if (kind := kind_of(document)) in _UNSUPPORTED:
             skip(document, kind, f"the {kind} is skipped: fleetform has no such type", _UNSUPPORTED[kind])
     for document in hidden:
         hint = f"name it: `-f {document.file}`, or `include: [{document.file}]` in the `project` document"
@@ -209,37 +194,26 @@ def _type_hint(document: Document, findings: Findings, leave: str) -> tuple[Path
     return ((), f"add `type: {fitting[0]}`") if len(fitting) == 1 else None
 
 
-def decode_all(raw: Sequence[Raw], scope: TemplateScope, findings: Findings) -> list[Declaration]:
+def decode_all(documents: Sequence[Document], scope: TemplateScope, findings: Findings) -> list[Declaration]:
     """All documents but the project's, decoded. Those without a usable name are left out."""
-    out: list[Declaration] = []
-    nameless = Counter(_place_of(item) for item in raw if "name" not in item.document.data)
-    for item in raw:
-        if item.kind == "project":
+    declarations: list[Declaration] = []
+    nameless = Counter((kind_of(d), d.file) for d in documents if "name" not in d.data)
+    for document in documents:
+        kind = kind_of(document)
+        if kind == "project":
             continue
-        name = file_name(item.document.file) if nameless[_place_of(item)] == 1 else None
-        entry = _decode(item, name, scope, findings)
-        if entry is None:
-            findings.lost = True
+        data, faults = evaluated(kind, document, scope)
+        default = file_name(document.file) if nameless[kind, document.file] == 1 else None
+        if default and "name" not in data and document.whole and kind != "backend":
+            data = {"name": default, **data}
+        name = data.get("name")
+        usable = isinstance(name, str) and 0 < len(name) <= 100 and ("name",) not in faults
+        spec = decoded(kind, document, (data, faults), f"{kind}/{name}" if usable else None, findings)
+        if usable:
+            declarations.append(Declaration(kind, str(name), document, data, spec))
         else:
-            out.append(entry)
-    return out
-
-
-def _place_of(item: Raw) -> tuple[str, str]:
-    return item.kind, item.document.file
-
-
-def _decode(item: Raw, default: str | None, scope: TemplateScope, findings: Findings) -> Declaration | None:
-    """Decode one document; without a name it is called `default`."""
-    kind, document = item.kind, item.document
-    data, faults = evaluated(kind, document, scope)
-    if default and "name" not in data and document.whole and kind != "backend":
-        data = {"name": default, **data}
-    name = data.get("name")
-    usable = isinstance(name, str) and 0 < len(name) <= 100 and ("name",) not in faults
-    address = f"{kind}/{name}" if usable else None
-    spec = decoded(kind, document, (data, faults), address, findings)
-    return Declaration(kind, str(name), document, data, spec) if usable else None
+            findings.lost = True
+    return declarations
 
 
 _ADDRESS = re.compile(r"\$\{\{\s*groups\[(\d{1,4})\]\.nodes\[(\d{1,6})\]\.IP_ADDRESS\s*\}\}", re.ASCII)
@@ -348,9 +322,8 @@ def report(problems: Sequence[Problem], document: Document, address: str | None,
         key = problem.at_key or problem.code == "missing-field"
         span = shown_span(document, problem.path, key=key)
         severity = Severity.WARNING if problem.warning else Severity.ERROR
-        findings.add(
-            problem.code, problem.summary, problem.hint, span=span, address=address, severity=severity
-        )
+        code, summary, hint = problem.code, problem.summary, problem.hint
+        findings.add(code, summary, hint, span=span, address=address, severity=severity)
 
 
 def _interpolated(value: Any, kind: str, path: Path, scope: TemplateScope, faults: Faults) -> Any:

@@ -53,9 +53,8 @@ class ProjectFiles:
         """
         self.directory, self.findings = directory, findings
         self.root = directory.resolve()
-        self.repository = next(
-            (f for f in (self.root, *self.root.parents) if (f / ".git").exists()), self.root
-        )
+        above = (self.root, *self.root.parents)
+        self.repository = next((folder for folder in above if (folder / ".git").exists()), self.root)
         """The top folder for `include`."""
         self._work = work
         self._without = {path.resolve() for path in without}
@@ -109,13 +108,8 @@ class ProjectFiles:
         if where.is_relative_to(self.root):
             return where.relative_to(self.root).as_posix()
         hint = "change into its directory, or name that: `fleetform -C DIR …`"
-        _refuse(
-            self.findings,
-            "outside-project",
-            f"`{_shown(str(path))}` is not a file of this project",
-            hint,
-            None,
-        )
+        summary = f"`{_shown(str(path))}` is not a file of this project"
+        _refuse(self.findings, "outside-project", summary, hint, None)
         return None
 
     def _is_excluded(self, name: str) -> bool:
@@ -138,9 +132,8 @@ class ProjectFiles:
             if not names:
                 if unmatched is not None:
                     unmatched[pattern] = span
-                self.findings.add(
-                    "nothing-included", f"`{pattern}` matches no file", span=span, severity=Severity.WARNING
-                )
+                summary = f"`{pattern}` matches no file"
+                self.findings.add("nothing-included", summary, span=span, severity=Severity.WARNING)
         return out
 
     def _included_names(self, pattern: str, span: Span) -> list[str] | None:
@@ -237,9 +230,8 @@ class ProjectFiles:
                 self._bytes += len(content)
                 most = max(MAX_TOTAL_SIZE, min(self._bytes // BYTES_OF_VALUE, MAX_WRITTEN_SIZE))
                 if self._bytes > MAX_TOTAL_BYTES or self._size > most:
-                    self._too_large(
-                        f"the project is larger than {MAX_TOTAL_BYTES >> 20} MiB or has too many values", span
-                    )
+                    mib = MAX_TOTAL_BYTES >> 20
+                    self._too_large(f"the project is larger than {mib} MiB or has too many values", span)
                     break
                 reading = parse(content, _shown(name), events=self._work is not None)
                 if self._work is not None:
@@ -273,22 +265,16 @@ class ProjectFiles:
                 _refuse(findings, "outside-project", summary, hint, span)
             elif path not in self._names and path not in self._without:
                 self._names[path] = name
-                return self._bytes_of(path, name, span, findings)
+                # Check before opening and again after: to open a pipe or a device has an effect already.
+                if stat.S_ISREG(path.stat().st_mode):
+                    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    with os.fdopen(descriptor, "rb") as file:
+                        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                            return file.read(MAX_BYTES + 1)
+                summary = f"`{_shown(name)}` is not a regular file"
+                _refuse(findings, "not-a-file", summary, "rename or remove it", span)
         except (OSError, ValueError, RuntimeError) as error:
             _refuse(findings, "unreadable", f"`{_shown(name)}` cannot be read: {_reason(error)}", None, span)
-        return None
-
-    @staticmethod
-    def _bytes_of(path: Path, name: str, span: Span, findings: Findings) -> bytes | None:
-        # Check before opening and again after: opening a pipe or a device would already have an effect.
-        if stat.S_ISREG(path.stat().st_mode):
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-            with os.fdopen(descriptor, "rb") as file:
-                if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    return file.read(MAX_BYTES + 1)
-        _refuse(
-            findings, "not-a-file", f"`{_shown(name)}` is not a regular file", "rename or remove it", span
-        )
         return None
 
 

@@ -69,11 +69,6 @@ class _Names:
     def of(self, rank: int) -> tuple[str, ...]:
         return tuple(names[rank] if len(names) > 1 else names[0] for names in self.alternatives)
 
-    def highest_number(self) -> int:
-        """The largest number at the end of any rank's name."""
-        ends = (name.rpartition("-")[2] for names in self.alternatives for name in names)
-        return max(int(end) for end in ends if end.isdecimal())
-
 
 def mounted(
     tasks: Sequence[Declaration], volumes: Volumes, scope: TemplateScope, findings: Findings
@@ -84,12 +79,8 @@ def mounted(
     for one in passes:
         total += one.task.nodes * sum(max(1, len(mount.names)) for mount in one.task.volumes)
         if total > MAX_MOUNTS:
-            one.say(
-                ("volumes",),
-                "too-large",
-                f"all ranks together have more than {MAX_MOUNTS} mounts",
-                "mount fewer",
-            )
+            summary = f"all ranks together have more than {MAX_MOUNTS} mounts"
+            one.say(("volumes",), "too-large", summary, "mount fewer")
             return {entry.name: () for entry in tasks}
         one.name()
         one.declare()
@@ -107,9 +98,8 @@ class _Task:
         self.named: list[_Names] = []
 
     def say(self, path: Path, code: str, summary: str, hint: str | None = None) -> None:
-        self.findings.add(
-            code, summary, hint, span=self.entry.document.span(path), address=self.entry.address
-        )
+        span = self.entry.document.span(path)
+        self.findings.add(code, summary, hint, span=span, address=self.entry.address)
 
     def _path(self, index: int, alternative: int = 0) -> Path:
         """The path in the document of a mount's name."""
@@ -162,37 +152,33 @@ class _Task:
             inline = item.mount.inline
             if inline is None:
                 continue
-            path = self._path(item.index)
-            names = item.alternatives[0]
+            path, names = self._path(item.index), item.alternatives[0]
             if len(names) < self.task.nodes:
                 summary = f"`{names[0]}` would be created once for {self.task.nodes} ranks"
                 self.say(path, "volume-of-two-ranks", summary, f"write `{names[0]}-{_OWN}`")
                 self.named.remove(item)
                 continue
             self.volumes.check_backend(self.entry, ("volumes", item.index), inline)
-            self._declare(names, inline, path)
-
-    def _declare(self, names: Sequence[str], inline: Inline, path: Path) -> None:
-        spot = self.entry.document.spot(path)
-        volume = Volume(
-            name=Name(names[0]),
-            backend=Name(inline.backend) if inline.backend is not None else None,
-            region=inline.region,
-            availability_zone=inline.availability_zone,
-            size=inline.size,
-            prevent_destroy=inline.prevent_destroy,
-        )
-        inputs = volume_inputs(volume, self.volumes.backend(inline.backend))
-        for name in dict.fromkeys(names):
-            if name in self.volumes.wants or name in self.volumes.documents:
-                first = self.volumes.places.get(name) or self.volumes.documents[name].spot
-                summary = f"there is another volume `{name}`, at {shown_place(first.span)}"
-                self.say(
-                    path, "duplicate-name", summary, "give one of them another name, or leave out `size` here"
-                )
-                return
-            self.volumes.wants[name] = VolumeWant(name=name, inputs=inputs, declared_by=self.entry.address)
-            self.volumes.places[name] = spot
+            spot = self.entry.document.spot(path)
+            volume = Volume(
+                name=Name(names[0]),
+                backend=Name(inline.backend) if inline.backend is not None else None,
+                region=inline.region,
+                availability_zone=inline.availability_zone,
+                size=inline.size,
+                prevent_destroy=inline.prevent_destroy,
+            )
+            inputs = volume_inputs(volume, self.volumes.backend(inline.backend))
+            for name in dict.fromkeys(names):
+                if name in self.volumes.wants or name in self.volumes.documents:
+                    first = self.volumes.places.get(name) or self.volumes.documents[name].spot
+                    summary = f"there is another volume `{name}`, at {shown_place(first.span)}"
+                    hint = "give one of them another name, or leave out `size` here"
+                    self.say(path, "duplicate-name", summary, hint)
+                    break
+                want = VolumeWant(name=name, inputs=inputs, declared_by=self.entry.address)
+                self.volumes.wants[name] = want
+                self.volumes.places[name] = spot
 
     def mounts(self) -> RankMounts:
         """The mounts of each rank, checked."""
@@ -212,13 +198,8 @@ class _Task:
             if name in self.volumes.wants or self.volumes.may_be_undecoded(name) or self.findings.lost:
                 continue
             whose = f" (for rank {rank})" if len(names) > 1 else ""
-            hint = self._hint(item, name)
-            self.say(
-                self._path(item.index, alternative),
-                "dangling-reference",
-                f"no volume is named `{name}`{whose}",
-                hint,
-            )
+            path, summary = self._path(item.index, alternative), f"no volume is named `{name}`{whose}"
+            self.say(path, "dangling-reference", summary, self._hint(item, name))
             return
 
     def _hint(self, item: _Names, name: str) -> str:
@@ -231,7 +212,8 @@ class _Task:
         if declared is not None and declared.spec is not None:
             count = declared.spec.count
             has = f"`{base}` has `count: {count}`" if count else f"`{base}` has no `count`"
-            return f"{has}; write `count: {item.highest_number() + 1}`"
+            ends = (each.rpartition("-")[2] for names in item.alternatives for each in names)
+            return f"{has}; write `count: {max(int(end) for end in ends if end.isdecimal()) + 1}`"
         near = self.findings.near(name, [*documents, *wants] if len(wants) <= 1000 else list(documents))
         return near or f"declare it: `type: volume` with `name: {base}`, or add `size:` here"
 
@@ -297,18 +279,11 @@ def warn_variables(
     findings: Findings,
 ) -> None:
     """Warn about variables that a document declares and fleetform replaces, or uses and nothing sets."""
-    _warn_replaced([*fleets, *tasks], mounts, findings)
     set_by_fleets = frozenset(name for fleet in fleets for _, env in _envs(fleet) for name, _ in env)
     for entry in tasks:
         if entry.document.may_hold(VOLUME_VARIABLE):
             _warn_unset(entry, mounts[entry.name], set_by_fleets, findings)
-
-
-def _warn_replaced(
-    entries: Sequence[Declaration], mounts: Mapping[str, RankMounts], findings: Findings
-) -> None:
-    """Warn about variables in `env` of fleets and tasks that never reach a rank."""
-    for entry in entries:
+    for entry in (*fleets, *tasks):
         declared = [(path, env) for path, env in _envs(entry) if env]
         if not declared:
             continue

@@ -12,8 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from declarative.language.loader.documents import Raw, decoded, evaluated, report, shown_place, shown_span
-from declarative.language.loader.files import read_variables
+from declarative.language.loader.documents import (
+    Faults,
+    classify,
+    decoded,
+    evaluated,
+    kind_of,
+    report,
+    shown_place,
+    shown_span,
+)
+from declarative.language.loader.files import ProjectFiles, read_variables
 from declarative.language.loader.findings import Findings
 from declarative.language.source import Document
 from declarative.language.template import MAX_VALUE, UNUSABLE, TemplateScope
@@ -50,27 +59,22 @@ def read_policy(environ: Mapping[str, str]) -> OperatorPolicy:
     documents = read_variables(path, findings, check=f"check the file, or {VARIABLE}")
     for document in documents[1:]:
         findings.add("duplicate-name", "a policy is one document", "join them", span=document.span(()))
-    policy = _decoded(documents[0], findings) if documents else None
+    policy = None
+    for document in documents[:1]:
+        fields = dict(document.data)
+        if fields.pop("type", "policy") != "policy":
+            hint, span = "write that, or leave it out", document.span(("type",))
+            findings.add("unknown-type", "the `type` of a policy is `policy`", hint, span=span)
+        # In a project, a field without a value counts as left out. In a policy, that would allow everything.
+        for name, value in document.data.items():
+            if value is None:
+                hint = "write `[]` for none, or leave the field out"
+                findings.add("bad-value", f"`{name}` has no value", hint, span=document.span((name,)))
+        problems: list[Problem] = []
+        policy = decode(OperatorPolicy, fields, (), problems) if document.whole else None
+        report(problems, document, None, findings)
     findings.finish()
     return policy or OperatorPolicy()
-
-
-def _decoded(document: Document, findings: Findings) -> OperatorPolicy | None:
-    fields = dict(document.data)
-    if fields.pop("type", "policy") != "policy":
-        span = document.span(("type",))
-        findings.add(
-            "unknown-type", "the `type` of a policy is `policy`", "write that, or leave it out", span=span
-        )
-    # In a project, a field without a value counts as left out. In a policy, that would allow everything.
-    for name, value in document.data.items():
-        if value is None:
-            hint = "write `[]` for none, or leave the field out"
-            findings.add("bad-value", f"`{name}` has no value", hint, span=document.span((name,)))
-    problems: list[Problem] = []
-    policy = decode(OperatorPolicy, fields, (), problems) if document.whole else None
-    report(problems, document, None, findings)
-    return policy
 
 
 @struct(frozen=True, slots=True)
@@ -82,19 +86,18 @@ class ProjectFile:
     readable: bool = True
 
 
-def find_project(raw: Sequence[Raw], findings: Findings, known: Document | None = None) -> Document | None:
-    """The project document among `raw`; a second one is an error. `known` is the one found before, if any."""
-    first = known
-    for item in raw:
-        if item.kind != "project" or item.document is first:
+def find_project(
+    documents: Sequence[Document], findings: Findings, first: Document | None = None
+) -> Document | None:
+    """The project document among `documents`, or the `first`, which was known before. Another is an error."""
+    for document in documents:
+        if kind_of(document) != "project" or document is first:
             continue
         if first is None:
-            first = item.document
+            first = document
             continue
         summary = f"a project has one `project` document; the first is at {shown_place(first.span())}"
-        findings.add(
-            "second-project", summary, "move its fields into the first one", span=item.document.span()
-        )
+        findings.add("second-project", summary, "move its fields into the first one", span=document.span())
     return first
 
 
@@ -105,13 +108,22 @@ def excluded(documents: Sequence[Document]) -> Sequence[str]:
     return project.exclude if project else ()
 
 
-def declared(document: Document | None, findings: Findings) -> ProjectFile:
-    """The project with only its variables: all other fields may depend on them."""
+def begin(
+    documents: Sequence[Document],
+    findings: Findings,
+    variables: Mapping[str, str],
+    var_files: Sequence[Path],
+    environ: Mapping[str, str],
+) -> tuple[ProjectFile, TemplateScope]:
+    """The project with only its variables, since all other fields may depend on them; and their values."""
+    document = find_project(documents, findings)
     if document is None:
-        return ProjectFile(Project(), readable=not findings.lost)
-    variables = _part(document.data, "variables")
-    readable = variables is not None and document.whole
-    return ProjectFile(variables or Project(), document, readable=readable)
+        project = ProjectFile(Project(), readable=not findings.lost)
+    else:
+        with_variables = _part(document.data, "variables")
+        readable = with_variables is not None and document.whole
+        project = ProjectFile(with_variables or Project(), document, readable=readable)
+    return project, _scope(project, findings, variables, var_files, environ)
 
 
 def complete(project: ProjectFile, scope: TemplateScope, findings: Findings) -> ProjectFile:
@@ -130,14 +142,15 @@ def complete(project: ProjectFile, scope: TemplateScope, findings: Findings) -> 
     return replace(project, spec=replace(project.spec, include=include.include if include else ()))
 
 
-def state_of(project: ProjectFile, scope: TemplateScope) -> str | None:
-    """The declared place of the state, whatever else is wrong in the document; ValueError if it
-    is unknown.
+def declared_state(directory: Path, **arguments: Any) -> str | None:
+    """The state's place as declared, even if other things in the project are wrong; None if not declared.
+
+    `arguments` are the files and variables, as for `load`. ValueError if a declared place cannot be worked
+    out.
     """
-    document = project.document
+    document, data, faults = _early(directory, **arguments)
     if document is None:
         return None
-    data, faults = evaluated("project", document, scope, but="variables")
     part, findings = _part(data, "state"), Findings()
     if part is not None:
         _check_state(part.state, document, findings)
@@ -146,14 +159,30 @@ def state_of(project: ProjectFile, scope: TemplateScope) -> str | None:
     return part.state
 
 
-def name_of(project: ProjectFile, scope: TemplateScope) -> str | None:
-    """The declared name, whatever else is wrong in the document; None if there is none that is valid."""
-    document = project.document
-    if document is None:
-        return None
-    data, faults = evaluated("project", document, scope, but="variables")
+def declared_name(directory: Path, **arguments: Any) -> str | None:
+    """The project's name as declared, even if other things in the project are wrong; None if it has none, or
+    one that cannot be worked out. `arguments` are the files and variables, as for `load`.
+    """
+    _, data, faults = _early(directory, **arguments)
     part = None if ("name",) in faults else _part(data, "name")
     return part.name if part else None
+
+
+def _early(
+    directory: Path,
+    *,
+    named: Sequence[Path] = (),
+    variables: Mapping[str, str],
+    var_files: Sequence[Path] = (),
+    environ: Mapping[str, str],
+) -> tuple[Document | None, Mapping[str, Any], Faults]:
+    """The project document, and its data with the variables' values, whatever else is wrong."""
+    findings = Findings()
+    documents = classify(ProjectFiles(directory, findings).own(named, excluded), findings)
+    project, scope = begin(documents, findings, variables, var_files, environ)
+    if project.document is None:
+        return None, {}, {}
+    return project.document, *evaluated("project", project.document, scope, but="variables")
 
 
 def check_removed(project: ProjectFile, desired: Desired, findings: Findings) -> dict[str, Span]:
@@ -248,11 +277,11 @@ def _part(data: Mapping[str, Any], field: str) -> Project | None:
 
 def _check_state(url: str | None, document: Document, findings: Findings) -> None:
     """Check the state's URL. Neither it nor its line is shown: it may contain a password."""
-    span = shown_span(document, ("state",))
-    hint = "write `state: sqlite:///path` or `state: postgresql://host/database`, or leave it out"
-    scheme = (url or "").partition(":")[0].lower()
     if url is None:
         return
+    span = shown_span(document, ("state",))
+    hint = "write `state: sqlite:///path` or `state: postgresql://host/database`, or leave it out"
+    scheme = url.partition(":")[0].lower()
     if scheme.partition("+")[0] in {"postgresql", "postgres"}:
         if "@" in url:
             hint = "leave them out: they come from PGUSER, PGPASSWORD, ~/.pgpass or a service"
@@ -266,7 +295,7 @@ def _check_state(url: str | None, document: Document, findings: Findings) -> Non
 PREFIX = "FLEETFORM_VAR_"
 
 
-def settle(
+def _scope(
     project: ProjectFile,
     findings: Findings,
     from_options: Mapping[str, str],
@@ -281,9 +310,16 @@ def settle(
             declare = f"declare it in the `project` document: `variables: {{{name}: …}}`"
             hint = findings.near(name, declared) or declare
             findings.add("undeclared-variable", f"--var {name}: no such variable is declared", hint)
+    # Variable → the words before a finding, its place, and the value. A later source wins.
+    sources: dict[str, tuple[str, Span | None, Json]] = {
+        key.removeprefix(PREFIX): (f"{key}: ", None, value)
+        for key, value in environ.items()
+        if key.startswith(PREFIX)
+    }
+    sources |= {name: (f"`{name}`: ", span, value) for name, (value, span) in from_files.items()}
+    sources |= {name: (f"--var {name}: ", None, value) for name, value in from_options.items()}
     values: dict[str, Json] = {}
     unset: set[str] = set()
-    sources = _sources(from_options, from_files, environ)
     for name, variable in declared.items():
         place = project.document.span(("variables", name), key=True) if project.document else None
         source, span, value = sources.get(name) or ("", place, variable.default)
@@ -294,19 +330,6 @@ def settle(
             at, before = (place, "") if value is None else (span, source)
             findings.add(bad.code, before + bad.summary, bad.hint, span=at)
     return TemplateScope(values, frozenset(unset), open=not project.readable)
-
-
-def _sources(
-    from_options: Mapping[str, str], from_files: Mapping[str, tuple[Json, Span]], environ: Mapping[str, str]
-) -> dict[str, tuple[str, Span | None, Json]]:
-    """Variable → the words before a finding, its place, and the value. A later source wins."""
-    values: dict[str, tuple[str, Span | None, Json]] = {
-        key.removeprefix(PREFIX): (f"{key}: ", None, value)
-        for key, value in environ.items()
-        if key.startswith(PREFIX)
-    }
-    values |= {name: (f"`{name}`: ", span, value) for name, (value, span) in from_files.items()}
-    return values | {name: (f"--var {name}: ", None, value) for name, value in from_options.items()}
 
 
 def _usable(name: str, value: Json) -> Json:
@@ -335,9 +358,8 @@ def _from_files(
                 elif complete:
                     # Several projects may share a file, so an undeclared variable is no error.
                     summary = f"no variable `{name}` is declared"
-                    hint = (
-                        findings.near(name, declared) or "declare it in the `project` document, or remove it"
-                    )
+                    declare = "declare it in the `project` document, or remove it"
+                    hint = findings.near(name, declared) or declare
                     key = document.span((name,), key=True)
                     findings.add("undeclared-variable", summary, hint, span=key, severity=Severity.WARNING)
     return out

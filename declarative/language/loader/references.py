@@ -42,14 +42,7 @@ MAX_OFFERS = 100_000
 """The limit for the offers in all catalogs, counting each region and zone."""
 
 
-def assemble(
-    entries: Sequence[Declaration], project: ProjectFile, scope: TemplateScope, findings: Findings
-) -> Desired:
-    """Everything that the documents declare, sorted by name."""
-    return _Assembly(entries, findings).desired(project, scope)
-
-
-class _Assembly:
+class Assembly:
     """The documents of one project, by kind and name."""
 
     def __init__(self, entries: Sequence[Declaration], findings: Findings) -> None:
@@ -74,9 +67,11 @@ class _Assembly:
         return sorted(decoded, key=lambda e: natural(e.name))
 
     def desired(self, project: ProjectFile, scope: TemplateScope) -> Desired:
+        """Everything that the documents declare, sorted by name."""
         self._check_backends()
-        for entry in self._good("fleet"):
-            self._check_backend_names(entry, "backends", entry.spec.backends)
+        fleets = self._good("fleet")
+        for entry in fleets:
+            self._check_backend_names(entry)
             self._check_fleet_backends(entry)
             self._warn_public(entry)
             self._check_reservation(entry)
@@ -84,12 +79,11 @@ class _Assembly:
         volumes = self._volumes()
         tasks = self._tasks()
         for entry in tasks:
-            self._check_backend_names(entry, "backends", entry.spec.backends)
+            self._check_backend_names(entry)
             self._check_fleet_names(entry)
             self._check_queue(entry)
         mounts = mounted(tasks, volumes, scope, self.findings)
         wants = {e.name: TaskWant(spec=e.spec, mounts=mounts[e.name]) for e in tasks}
-        fleets = self._good("fleet")
         warn_variables(fleets, tasks, mounts, self.findings)
         places: dict[str, Spot | Span] = {e.address: e.spot for e in (*self._good("backend"), *fleets)}
         for entry in fleets:
@@ -123,9 +117,9 @@ class _Assembly:
                     self._say(entry, path, "bad-value", f"there is no driver `{entry.spec.provider}`", hint)
             self._refuse_cloud_fields(entry, (), entry.spec, Backend.CLOUD, entry.spec.provider)
 
-    def _check_backend_names(self, entry: Declaration, field: str, names: Iterable[str]) -> None:
-        for i, name in enumerate(names):
-            self._check_backend_name(entry, (field, i), name)
+    def _check_backend_names(self, entry: Declaration) -> None:
+        for i, name in enumerate(entry.spec.backends):
+            self._check_backend_name(entry, ("backends", i), name)
 
     def _check_backend_name(self, entry: Declaration, path: Path, name: str) -> None:
         if name not in self.kinds["backend"] and name not in BUILT_IN:
@@ -135,7 +129,11 @@ class _Assembly:
         """Check a fleet's backends: hosts need an ssh backend, and other nodes must not have one."""
         names = tuple(map(str, entry.spec.backends))
         if entry.spec.partition is not None:
-            self._check_partition(entry, names)
+            clusters = [n for n in self.kinds["backend"] if self._driver(n) == SLURM]
+            if not names and clusters and SLURM not in self.kinds["backend"]:
+                summary = "a partition belongs to one cluster, and the fleet names no backend"
+                self._say(entry, ("partition",), "missing-field", summary, f"add `backends: [{clusters[0]}]`")
+            self._one_backend(entry, names, SLURM, "a partition is")
         elif entry.spec.ssh_config is not None:
             self._one_backend(entry, names, SSH, "hosts are nodes")
         else:
@@ -159,15 +157,6 @@ class _Assembly:
             if i or self._driver(name) != driver:
                 summary = f"{whose} of one backend with the driver `{driver}`, and `{name}` is another one"
                 self._say(entry, ("backends", i), "nodes-and-ssh", summary, "remove it")
-
-    def _check_partition(self, entry: Declaration, names: tuple[str, ...]) -> None:
-        """A partition needs exactly one Slurm cluster as backend."""
-        if not names and SLURM not in self.kinds["backend"]:
-            others = [n for n in self.kinds["backend"] if self._driver(n) == SLURM]
-            if others:
-                summary = "a partition belongs to one cluster, and the fleet names no backend"
-                self._say(entry, ("partition",), "missing-field", summary, f"add `backends: [{others[0]}]`")
-        self._one_backend(entry, names, SLURM, "a partition is")
 
     def _check_reservation(self, entry: Declaration) -> None:
         """This machine has no reservations. For clouds, the drivers check it."""

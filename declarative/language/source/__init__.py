@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import field
 
 from declarative.language.source.places import Document, Path, Text
-from declarative.language.source.pyyaml import MAX_BYTES as PYYAML_BYTES
-from declarative.language.source.pyyaml import PyYamlReader
 from declarative.language.source.reader import (
     MAX_DEPTH,
     MAX_NODES,
+    PYYAML_BYTES,
     Events,
+    PyYamlReader,
     Reader,
     StopReading,
     too_large,
@@ -93,7 +93,7 @@ def parse(content: str | bytes, file: str, *, events: bool = False, pyyaml: bool
     try:
         with no_collections():
             for document in reader.documents():
-                documents.append(document)  # noqa: PERF402 - what came before a stop is kept_events
+                documents.append(document)  # noqa: PERF402 - those before a stop are kept
     except StopReading:
         reader.lost = True
     return Reading(tuple(documents), tuple(out), lost=reader.lost, events=kept_events)

@@ -149,7 +149,6 @@ class Text:
     _hidden: dict[tuple[object, ...], bytearray] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """All lines."""
         if self._lines is None:
             self._lines = _BREAK.split(self.text)
         return self._lines

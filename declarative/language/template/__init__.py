@@ -21,7 +21,7 @@ from declarative.language.template.expression import (
     TemplateError,
     expression,
     never_closed,
-    one_too_many,
+    shown,
 )
 from declarative.model.diagnostic import Near
 from declarative.model.record import struct
@@ -98,9 +98,8 @@ class TemplateScope:
         if not NAME.fullmatch(text):
             self.compiled.add(text)
             if len(self.compiled) > MAX_EXPRESSIONS:
-                raise TemplateError(
-                    "template-error", f"there are more than {MAX_EXPRESSIONS} different expressions"
-                )
+                summary = f"there are more than {MAX_EXPRESSIONS} different expressions"
+                raise TemplateError("template-error", summary)
         read = expression(text)
         if isinstance(read, TemplateError):
             raise TemplateError(read.code, read.summary, read.hint)
@@ -150,10 +149,9 @@ def _check_ends(parts: list[str | Expression], values: list[Json], out: list[Tem
             continue
         beside = texts[max(0, i - 1) : i] + texts[i + 1 : i + 2]
         if any(text.startswith("..") or text.endswith("..") for text in beside):
+            summary = f"`{part.text}` is empty, and is an end of a range"
             hint = "give it a value; a range with an open end is written without an expression, as `4..`"
-            out.append(
-                TemplateError("template-error", f"`{part.text}` is empty, and is an end of a range", hint)
-            )
+            out.append(TemplateError("template-error", summary, hint))
 
 
 def for_ranks(text: str, scope: TemplateScope) -> Callable[[int], str] | None:
@@ -191,23 +189,18 @@ def _part(part: Expression, scope: TemplateScope, place: Place, *, in_name: bool
     _check_names(part, scope)
     if part.env is not None:
         if place is not Place.ENV:
-            raise TemplateError(
-                "env-here",
-                f"`env.{part.env}` cannot be used here: only in `env` values",
-                _ENV_HINT.format(part.env),
-            )
+            summary = f"`env.{part.env}` cannot be used here: only in `env` values"
+            raise TemplateError("env-here", summary, _ENV_HINT.format(part.env))
         return f"${{{{ env.{part.env} }}}}"
     if part.ranked:
         if place is not Place.VOLUME or not in_name:
-            raise TemplateError(
-                "node-rank-here", "`node_rank` can be used only in the names of a task's volumes", _RANK_HINT
-            )
+            summary = "`node_rank` can be used only in the names of a task's volumes"
+            raise TemplateError("node-rank-here", summary, _RANK_HINT)
         return f"${{{{ {part.text} }}}}"
     value = _evaluate(part, scope, None)
     if place is not Place.TEXT and isinstance(value, str) and "${{" in value:
-        raise TemplateError(
-            "template-error", f"`{part.text}` gives text with `${{{{`, which would be evaluated again"
-        )
+        summary = f"`{part.text}` gives text with `${{{{`, which would be evaluated again"
+        raise TemplateError("template-error", summary)
     return value
 
 
@@ -223,17 +216,14 @@ def _check_names(part: Expression, scope: TemplateScope) -> None:
         raise TemplateError("undefined-variable", f"no variable `{name}` is declared", near or declare)
     if part.unknown:
         name = part.unknown[0]
-        raise TemplateError("undefined-variable", f"`{name}` is not defined", _instead_of(name, scope))
-
-
-def _instead_of(name: str, scope: TemplateScope) -> str:
-    """A hint for a name that is not defined."""
-    if name.partition(".")[0] == "secrets":
-        return "pass it in the environment: `env: [NAME=${{ env.NAME }}]`"
-    known = [*RANK_NAMES, *(f"var.{v}" for v in (*scope.variables, *scope.unset))]
-    if f"var.{name}" in known:
-        return f"did you mean `var.{name}`?"
-    return scope.near(name, known) or f"known: {NAMES}"
+        known = [*RANK_NAMES, *(f"var.{v}" for v in (*scope.variables, *scope.unset))]
+        if name.partition(".")[0] == "secrets":
+            hint = "pass it in the environment: `env: [NAME=${{ env.NAME }}]`"
+        elif f"var.{name}" in known:
+            hint = f"did you mean `var.{name}`?"
+        else:
+            hint = scope.near(name, known) or f"known: {NAMES}"
+        raise TemplateError("undefined-variable", f"`{name}` is not defined", hint)
 
 
 def _evaluate(part: Expression, scope: TemplateScope, rank: int | None) -> Json:
@@ -270,19 +260,15 @@ def _split(text: str, scope: TemplateScope, *, shell: bool) -> list[str | Expres
             parts += [scope.expression("node_rank"), piece]
         if start < 0:
             return list(filter(None, parts)) or [""]
-        end = _closing(text, start)
+        body = _BODY.match(text, start + 3)
+        end = body.end() if body else start
+        if not text.startswith("}}", end):
+            raise TemplateError("template-error", *never_closed(text[start:], end - start))
         parts.append(scope.expression(text[start + 3 : end].strip()))
         at = end + 2
         braced = braced or "{" in plain
         if text[at : at + 2].rstrip() == "}" and not braced:
             # `{a: ${{ var.x }}}` is valid text; without a `{` before it, the extra brace is a mistake.
-            raise TemplateError("template-error", *one_too_many(text[start:at]))
-
-
-def _closing(text: str, start: int) -> int:
-    """The position of the `}}` for the expression that begins at `start`."""
-    body = _BODY.match(text, start + 3)
-    end = body.end() if body else start
-    if not text.startswith("}}", end):
-        raise TemplateError("template-error", *never_closed(text[start:], end - start))
-    return end
+            hint = "write two of them; where the brace is text: `${{ '}' }}`"
+            summary = f"there is an extra `}}` after `{shown(text[start:at])}`"
+            raise TemplateError("template-error", summary, hint)

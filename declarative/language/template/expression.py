@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from declarative.model.diagnostic import suggest
 from declarative.model.record import struct
-from declarative.model.schema import Json
+from declarative.model.schema import BadValueError, Json
 
 Message = tuple[str, str]
 """The error, and what to write instead."""
 
+_FILTERS = ("float", "int", "lower", "replace", "string", "trim", "upper")
+"""Without `round`, which computes 10 to the power of its argument."""
 NAMES = "`var.x` (declare x in `project.variables`), `env.X`, `node_rank`"
 _QUOTED = re.compile(r"""'(?>[^'\\]|\\.)*+'|"(?>[^"\\]|\\.)*+\"""", re.DOTALL)
 _FOREIGN = (
@@ -36,22 +38,12 @@ _FOREIGN = (
     (r"\$", "`$` has no meaning in it", "write the name alone, such as `var.x`"),
 )
 """Notations of other languages: an expression for each, the error, and the hint."""
-_STATEMENTS = (
-    "if",
-    "elif",
-    "else",
-    "endif",
-    "for",
-    "endfor",
-    "set",
-    "with",
-    "block",
-    "macro",
-    "raw",
-    "include",
-)
+_STATEMENTS = "if|elif|else|endif|for|endfor|set|with|block|macro|raw|include"
 _NODES = {
-    "call": ("functions and methods cannot be called in an expression", "use one of the filters: {filters}"),
+    "call": (
+        "functions and methods cannot be called in an expression",
+        f"use one of the filters: {', '.join(_FILTERS)}",
+    ),
     "getattr": ("a name has two parts at most in an expression", f"known: {NAMES}"),
     "getitem": ("`[ ]` cannot be used in an expression", f"names are written with a dot; known: {NAMES}"),
     "test": (
@@ -74,37 +66,26 @@ def shown(text: str) -> str:
 def never_closed(text: str, end: int) -> Message:
     """The error for a `${{` that is not closed. `end` is where reading stopped."""
     piece = text[:40]
-    if text[end : end + 1] in ("'", '"'):
-        quote = text[end]
-        hint = f"close it with another `{quote}` before `}}}}`"
-        return f"a `{quote}` in `{piece}` is never closed", hint
+    if (quote := text[end : end + 1]) in ("'", '"'):
+        return f"a `{quote}` in `{piece}` is never closed", f"close it with another `{quote}` before `}}}}`"
     if re.match(r"\}(?:\s*\}|\s*$)", text[end - 1 : end + 20]) or "}" in text[3:end]:
         return f"`{piece}` is never closed", "end the expression with `}}`: two braces, no space between"
     return f"`{piece}` is never closed", "end the expression with `}}`"
 
 
-def one_too_many(closed: str) -> Message:
-    """The error for an extra `}` after the expression `closed`."""
-    hint = "write two of them; where the brace is text: `${{ '}' }}`"
-    return f"there is an extra `}}` after `{shown(closed)}`", hint
-
-
-def not_allowed(node: str, filters: Sequence[str]) -> Message:
+def not_allowed(node: str) -> Message:
     """The error for a part of Jinja2 that expressions may not use."""
-    summary, hint = _NODES.get(
-        node,
-        (
-            f"`{node}` is not allowed in an expression",
-            "use names, constants, operators, `a if b else c`, and the filters {filters}",
-        ),
+    other = (
+        f"`{node}` is not allowed in an expression",
+        f"use names, constants, operators, `a if b else c`, and the filters {', '.join(_FILTERS)}",
     )
-    return summary, hint.format(filters=", ".join(filters)) if "{filters}" in hint else hint
+    return _NODES.get(node, other)
 
 
-def no_expression(text: str, error: str, filters: Sequence[str]) -> Message:
+def no_expression(text: str, error: str) -> Message:
     """The error for what Jinja2 cannot read; `error` is its own message."""
     bare = _QUOTED.sub("''", text)
-    message = _foreign(bare) or _filter(error, filters) or _unbalanced(bare) or _by_message(bare, error)
+    message = _foreign(bare) or _filter(error) or _unbalanced(bare) or _by_message(bare, error)
     summary, hint = message or ("", "write an expression of names, constants and operators: `${{ var.x }}`")
     begin = f"`{shown(text)}` is not an expression"
     return (f"{begin}: {summary}" if summary else begin), hint
@@ -112,7 +93,7 @@ def no_expression(text: str, error: str, filters: Sequence[str]) -> Message:
 
 def _foreign(bare: str) -> Message | None:
     """The error for a notation of another language."""
-    if re.search(rf"\{{%|%\}}|\A(?:{'|'.join(_STATEMENTS)})\b(?!\Z)", bare, re.ASCII):
+    if re.search(rf"\{{%|%\}}|\A(?:{_STATEMENTS})\b(?!\Z)", bare, re.ASCII):
         return "there are no statements", "write `${{ a if b else c }}` to choose; there are no loops"
     if "{{" in bare:
         return "`{{` occurs in it again", "write names alone, without `{{ }}` of their own"
@@ -124,14 +105,14 @@ def _foreign(bare: str) -> Message | None:
     return None
 
 
-def _filter(error: str, filters: Sequence[str]) -> Message | None:
+def _filter(error: str) -> Message | None:
     match = re.match(r"No filter named '(\w{1,40})'", error)
     if match is None:
         return None
     if match[1] in ("default", "d"):
         return f"there is no filter `{match[1]}`", "give the variable a `default:` in `project.variables`"
-    near = suggest(match[1], filters)
-    return f"there is no filter `{match[1]}`", near or f"there are {', '.join(filters)}"
+    near = suggest(match[1], _FILTERS)
+    return f"there is no filter `{match[1]}`", near or f"there are {', '.join(_FILTERS)}"
 
 
 def _unbalanced(bare: str) -> Message | None:
@@ -153,10 +134,8 @@ def _by_message(bare: str, error: str) -> Message | None:
         return "a name is missing behind `.`", "write `var.x`"
     if match := re.match(r"unexpected (?:char )?'(\S{1,3})'", error):
         if bare.startswith(match[1]) and match[1][0] in "|%*/~<>=,.+":
-            return (
-                f"nothing stands before `{match[1]}`",
-                "write a name or a constant before it; text in quotes",
-            )
+            hint = "write a name or a constant before it; text in quotes"
+            return f"nothing stands before `{match[1]}`", hint
         return f"`{match[1]}` has no meaning here", "put text in quotes: `'…'`"
     if error.startswith("expected token 'end of print statement'"):
         return _side_by_side(bare)
@@ -190,17 +169,11 @@ def failure(error: str) -> Message:
 MAX_EXPRESSION = 500
 MAX_VALUE = 64 << 10
 RANK_NAMES = ("node_rank", "dstack.node_rank", "dstack.job_num")
-_FILTERS = ("float", "int", "lower", "replace", "string", "trim", "upper")
-"""Without `round`, which computes 10 to the power of its argument."""
 NAME = re.compile(r"(?:(var|env|dstack)\s*\.\s*)?([A-Za-z_]\w*)", re.ASCII)
 
 
-class TemplateError(ValueError):
+class TemplateError(BadValueError):
     """An error of one `${{ … }}`."""
-
-    def __init__(self, code: str, summary: str, hint: str | None = None) -> None:
-        super().__init__(summary)
-        self.code, self.summary, self.hint = code, summary, hint
 
 
 _Values: TypeAlias = Mapping[str, Json]
@@ -303,24 +276,21 @@ def _parsed(text: str) -> tuple[tuple[str, ...], Any]:
     from jinja2 import TemplateError as JinjaError
 
     if not text:
-        raise TemplateError(
-            "template-error", "`${{ }}` is empty", "write a name in it, such as `${{ var.x }}`"
-        )
+        hint = "write a name in it, such as `${{ var.x }}`"
+        raise TemplateError("template-error", "`${{ }}` is empty", hint)
     if len(text) > MAX_EXPRESSION:
         summary = f"an expression has at most {MAX_EXPRESSION} characters, found {len(text)}"
         raise TemplateError("template-error", summary, "close it with `}}`, or write it in several")
     environment = _environment()
     try:
-        tree = environment.parse("{{" + text + "\n}}")
-        names = _names(tree)
+        names = _names(environment.parse("{{" + text + "\n}}"))
         return names, environment.compile_expression(text, undefined_to_none=False)
     except JinjaError as bad:
-        message = no_expression(text, str(bad.message), _FILTERS)
-        raise TemplateError("template-error", *message) from None
+        raise TemplateError("template-error", *no_expression(text, str(bad.message))) from None
     except TemplateError:
         raise
     except (RecursionError, SyntaxError, MemoryError, ValueError, TypeError):
-        raise TemplateError("template-error", *no_expression(text, "", _FILTERS)) from None
+        raise TemplateError("template-error", *no_expression(text, "")) from None
 
 
 def _names(tree: Any) -> tuple[str, ...]:
@@ -348,7 +318,6 @@ def _names(tree: Any) -> tuple[str, ...]:
         if isinstance(node, nodes.Name):
             names.add(node.name)
         elif not isinstance(node, allowed):
-            message = not_allowed(type(node).__name__.lower(), _FILTERS)
-            raise TemplateError("template-error", *message)
+            raise TemplateError("template-error", *not_allowed(type(node).__name__.lower()))
         todo.extend(node.iter_child_nodes())
     return tuple(sorted(names))
