@@ -59,7 +59,7 @@ MODULES = {
     "import": "imports",
     "schema": "project_files",
     "drift": "plan",
-    "explain": "explain",
+    "explain": "plan",
     "show": "plan",
     "destroy": "apply",
     "approve": "reconcile",

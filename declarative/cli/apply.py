@@ -57,16 +57,8 @@ NOTHING_DONE = (
 )
 SENSIBLE = frozenset(
     (
-        "file",
-        "auto_approve",
-        "wait",
-        "allow_unplaced",
-        "parallelism",
-        "accept_vanished",
-        "as_json",
-        "lock_timeout",
-        "signed_by",
-        "state_url",
+        *("file", "auto_approve", "wait", "allow_unplaced", "parallelism", "accept_vanished", "as_json"),
+        *("lock_timeout", "signed_by", "state_url"),
     )
 )
 """Options of `apply` that a saved plan allows. All others change what is planned, which is settled."""
@@ -84,26 +76,6 @@ def signers(session: ProjectSession, signer: str | None) -> Collection[PlanKey] 
         return policy.plan_keys
     signer = os.environ.get(VARIABLE) if signer is None else signer
     return None if signer is None else keys_of(signer)
-
-
-def check_options() -> None:
-    """`InvalidError` for options that have no effect on a saved plan."""
-    ctx = click.get_current_context()
-    ineffective = [
-        max(p.opts, key=len)
-        for p in ctx.command.params
-        if p.name
-        and p.name not in SENSIBLE
-        and ctx.get_parameter_source(p.name) is ParameterSource.COMMANDLINE
-    ]
-    if ineffective:
-        names = ", ".join(f"`{name}`" for name in ineffective)
-        hint = (
-            "give it to `fleetform plan --out FILE`"
-            if len(ineffective) == 1
-            else "give them to `fleetform plan`"
-        )
-        raise failed("usage", f"{names} has no effect on a saved plan", hint)
 
 
 ELSEWHERE = (
@@ -185,7 +157,7 @@ def apply_command(session: ProjectSession, *, file: str | None, **options: Any) 
 
 def _apply_declared(session: ProjectSession, options: Mapping[str, Any], output: RunOutput) -> int:
     """An apply of what the YAML declares."""
-    from declarative.cli.reports import expected
+    from declarative.cli.plan import expected
     from declarative.converge.planning import check_requested
     from declarative.converge.run import Run
 
@@ -229,11 +201,21 @@ def _apply_declared(session: ProjectSession, options: Mapping[str, Any], output:
 
 
 def _apply_saved(session: ProjectSession, file: str, options: Mapping[str, Any], output: RunOutput) -> int:
-    """An apply of a saved plan."""
+    """An apply of a saved plan; `InvalidError` for options that have no effect on one."""
     from declarative.cli.plan_files import read
     from declarative.converge import saved_plan
 
-    check_options()
+    ctx = click.get_current_context()
+    ineffective = [
+        f"`{max(p.opts, key=len)}`"
+        for p in ctx.command.params
+        if p.name not in SENSIBLE and ctx.get_parameter_source(p.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if ineffective:
+        hint = "give them to `fleetform plan`"
+        if len(ineffective) == 1:
+            hint = "give it to `fleetform plan --out FILE`"
+        raise failed("usage", f"{', '.join(ineffective)} has no effect on a saved plan", hint)
     saved = read(file, signers(session, options["signed_by"]))
     run = saved_plan.run_of(
         session, saved, _run_options(options), output, stopping=lambda: stopping(STOPPING)
@@ -358,7 +340,7 @@ def destroy_command(session: ProjectSession, *, orphans: bool, **options: Any) -
             consent=ask,
         )
         if orphans:
-            from declarative.cli.orphans import destroy_orphans
+            from declarative.cli.state import destroy_orphans
 
             return destroy_orphans(run, output, partial(ask, with_protected=False), options["lock_timeout"])
         with session.state.lock(run.store, run.doing, options["lock_timeout"]) as writer:

@@ -363,17 +363,17 @@ def _left_to_do(
         if draft.refused and draft.document is not None:
             refused.setdefault((id(draft.document), draft.refused_at, draft.refused), []).append(draft)
     for (_, at, why), several in refused.items():
+        kinds = " and a ".join(dict.fromkeys(draft.kind for draft in several))
         document = several[0].document
-        if document is not None:
-            kinds = " and a ".join(dict.fromkeys(draft.kind for draft in several))
-            summary = f"a {kinds} {'was' if len(several) == 1 else 'were'} not converted: {why}"
-            hint = "what it would be stands in a comment: mend it there"
-            span = document.span(at)
-            out.append(
-                Diagnostic(
-                    code="not-converted", summary=summary, hint=hint, span=span, severity=Severity.WARNING
-                )
+        out.append(
+            Diagnostic(
+                code="not-converted",
+                summary=f"a {kinds} {'was' if len(several) == 1 else 'were'} not converted: {why}",
+                hint="what it would be stands in a comment: mend it there",
+                span=document.span(at) if document else None,
+                severity=Severity.WARNING,
             )
+        )
     return in_order(out)
 
 
@@ -382,10 +382,9 @@ def _paths(document: Document) -> dict[Span, Steps]:
     out: dict[Span, Steps] = {}
 
     def enter(data: Any, path: Steps) -> None:
-        items = (
-            data.items() if isinstance(data, Mapping) else enumerate(data if isinstance(data, list) else ())
-        )
-        for step, value in items:
+        if not isinstance(data, Mapping | list):
+            return
+        for step, value in data.items() if isinstance(data, Mapping) else enumerate(data):
             below = (*path, step)
             for key in (False, True):
                 out.setdefault(document.span(below, key=key), below)
@@ -400,12 +399,9 @@ def _documents(file: Path, *, pyyaml: bool = False) -> list[Document]:
     PyYAML.
     """
     from declarative.language.source import MAX_BYTES, read
-    from declarative.model.diagnostic import InvalidError
 
     try:
         with file.open("rb") as opened:
             return read(opened.read(MAX_BYTES + 1), file.name, pyyaml=pyyaml)
-    except InvalidError as error:
-        raise InvalidError(error.diagnostics) from None
     except OSError as error:
         raise failed("unreadable", f"`{file}` cannot be read: {error.strerror}") from None

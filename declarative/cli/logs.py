@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
@@ -254,7 +254,6 @@ class Readers:
             threading.Thread(target=self._run, name="logs", daemon=True).start()
 
     def submit(self, key: Any, function: Callable[[], Any]) -> None:
-        """Let a thread call the function."""
         self._work.put((key, function))
 
     def result(self, timeout: float | None = None) -> tuple[Any, Any]:
@@ -288,7 +287,6 @@ class LogSource:
 
     @property
     def rank(self) -> int:
-        """Its number."""
         return self.record.rank.rank
 
     @property
@@ -568,16 +566,6 @@ _MOVING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u20
 """Characters that move a terminal's cursor, answer for its user, or hide text. Tabs and line ends do not."""
 
 
-class Out(Protocol):
-    """Where bytes go."""
-
-    def write(self, data: bytes, /) -> object:
-        """Write all of the bytes."""
-
-    def flush(self) -> object:
-        """Write what is buffered."""
-
-
 class Safe:
     """The output of one rank as what may be shown. It comes in pieces, cut anywhere.
 
@@ -594,7 +582,6 @@ class Safe:
         self._decoder = io.IncrementalNewlineDecoder(decoder, translate=terminal or prefixed)
 
     def __call__(self, data: bytes, *, final: bool = False) -> bytes:
-        """The next piece."""
         if self._as_it_is:
             return data
         text = self._decoder.decode(data, final=final)
@@ -613,14 +600,15 @@ class Printer:
 
     def __init__(
         self,
-        out: Out,
+        out: BinaryIO | io.RawIOBase,
         *,
         prefixed: bool,
         terminal: bool = False,
         raw: bool = False,
         stamp: Callable[[], str] | None = None,
     ) -> None:
-        self._out = out if raw else _EscapedOut(out)
+        self._out = out
+        self._escape = None if raw else CommandEscaper()
         self._many = prefixed
         self._prefixed = prefixed or stamp is not None
         self._stamp = stamp
@@ -632,26 +620,16 @@ class Printer:
         self._open: int | None = None
         """The rank whose line on the screen has no end yet."""
 
-    def add(self, rank: int, data: bytes) -> None:
+    def add(self, rank: int, data: bytes, *, final: bool = False) -> None:
         """Print whole lines of a rank's output, and a last part if it is too long to be held."""
-        self._add(rank, self._made_safe(rank, data))
-
-    def caught_up(self, rank: int) -> None:
-        """All that a rank had written when it was first read is printed: what comes now is new."""
-        self._live.add(rank)
-
-    def _made_safe(self, rank: int, data: bytes, *, final: bool = False) -> bytes:
-        if self._safe is None:
-            return data
-        if rank not in self._safe:
-            self._safe[rank] = Safe(terminal=self._terminal, prefixed=self._prefixed)
-        return self._safe[rank](data, final=final)
-
-    def _add(self, rank: int, data: bytes) -> None:
+        if self._safe is not None:
+            if rank not in self._safe:
+                self._safe[rank] = Safe(terminal=self._terminal, prefixed=self._prefixed)
+            data = self._safe[rank](data, final=final)
         if not data:
             return
         if not self._prefixed:
-            self._out.write(data)
+            self._write(data)
             self._out.flush()
             self._open = None if data.endswith(b"\n") else rank
             return
@@ -660,39 +638,42 @@ class Printer:
             self._lines(rank, whole)
         if len(rest) > LONGEST:
             self._begin(rank)
-            self._out.write(rest)
+            self._write(rest)
             self._open = rank
         elif rest:
             self._held[rank] = rest
         self._out.flush()
 
+    def caught_up(self, rank: int) -> None:
+        """All that a rank had written when it was first read is printed: what comes now is new."""
+        self._live.add(rank)
+
     def end(self, rank: int) -> None:
         """There is no more of it: a last line without an end is printed with one."""
-        self._add(rank, self._made_safe(rank, b"", final=True))
+        self.add(rank, b"", final=True)
         rest = self._held.pop(rank, b"")
         if not self._prefixed and self._open == rank:
-            self._out.write(b"\n")
+            self._write(b"\n")
         elif rest or self._open == rank:
             self._lines(rank, rest)
         self._out.flush()
 
     def held(self) -> int:
-        """Bytes that are held back."""
         return sum(map(len, self._held.values()))
 
     def _lines(self, rank: int, text: bytes) -> None:
         """`text` is lines, the last one without its newline."""
         self._begin(rank)
         self._open = None
-        self._out.write(text.replace(b"\n", b"\n" + self._prefix(rank)) + b"\n")
+        self._write(text.replace(b"\n", b"\n" + self._prefix(rank)) + b"\n")
 
     def _begin(self, rank: int) -> None:
         """Go on with this rank's line, if that is open, or begin one."""
         if self._open == rank:
             return
         if self._open is not None:
-            self._out.write(b"\n")
-        self._out.write(self._prefix(rank))
+            self._write(b"\n")
+        self._write(self._prefix(rank))
 
     def _prefix(self, rank: int) -> bytes:
         prefix = f"{rank} | " if self._many else ""
@@ -701,16 +682,6 @@ class Printer:
             prefix = f"{time:24} {prefix}"
         return prefix.encode()
 
-
-class _EscapedOut:
-    """An output whose bytes are no commands to a CI agent."""
-
-    def __init__(self, out: Out) -> None:
-        self._out = out
-        self._escape = CommandEscaper()
-
-    def write(self, data: bytes) -> object:
-        return self._out.write(self._escape(data.decode("latin-1")).encode("latin-1"))
-
-    def flush(self) -> object:
-        return self._out.flush()
+    def _write(self, data: bytes) -> None:
+        """Write bytes that are no commands to a CI agent."""
+        self._out.write(self._escape(data.decode("latin-1")).encode("latin-1") if self._escape else data)

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from declarative import __version__
 from declarative.cli.output import check_writable, write_whole
 from declarative.model.codec import PLAN_KIND
-from declarative.model.diagnostic import InvalidError, failed
+from declarative.model.diagnostic import failed
 from declarative.model.inputs import RankInputs
 from declarative.model.schema import BadValueError
 from declarative.model.spec.policy import PlanKey
@@ -48,7 +48,6 @@ BEGIN = b"-----BEGIN SSH SIGNATURE-----"
 _END = b"-----END SSH SIGNATURE-----"
 _MAGIC = b"SSHSIG"
 _KIND = b"ssh-ed25519"
-_MOST = 1 << 16
 _KEY_HINT = (
     "make one: `ssh-keygen -t ed25519 -N '' -f FILE`; or sign with ssh-keygen, which asks for a passphrase"
 )
@@ -118,32 +117,24 @@ def sign(content: bytes, key: Ed25519PrivateKey) -> bytes:
     public = _string(_KIND) + _string(key.public_key().public_bytes_raw())
     signature = key.sign(_signed(NAMESPACE, b"", b"sha512", content))
     parts = (public, NAMESPACE, b"", b"sha512", _string(_KIND) + _string(signature))
-    blob = _MAGIC + (1).to_bytes(4, "big") + b"".join(map(_string, parts))
-    text = base64.b64encode(blob)
+    text = base64.b64encode(_MAGIC + (1).to_bytes(4, "big") + b"".join(map(_string, parts)))
     lines = [text[at : at + 70] for at in range(0, len(text), 70)]
     return b"\n".join((BEGIN, *lines, _END, b""))
 
 
 def check(name: str, content: bytes, keys: Collection[PlanKey]) -> None:
     """`InvalidError` unless one of `keys` signed the plan `name`, as it was read: exactly this `content`."""
-    by_hand = _by_hand(name, "KEY")
+    by_hand, path = _by_hand(name, "KEY"), path_of(name)
     try:
-        armored = _read(path_of(name))
+        public, signature, signed = _parse(_read(path), content)
     except FileNotFoundError:
         hint = f"`fleetform plan --out FILE --sign KEY`, or {by_hand}"
-        raise failed(
-            "plan-unsigned", f"`{name}` is not signed: there is no `{path_of(name)}`", hint
-        ) from None
+        raise failed("plan-unsigned", f"`{name}` is not signed: there is no `{path}`", hint) from None
     except OSError as error:
-        raise failed(
-            "plan-unsigned", f"`{path_of(name)}` cannot be read: {error.strerror}", by_hand
-        ) from None
-    try:
-        public, signature, signed = _parse(armored, content)
+        raise failed("plan-unsigned", f"`{path}` cannot be read: {error.strerror}", by_hand) from None
     except ValueError as error:
-        raise failed(
-            "plan-signature", f"`{path_of(name)}` is not the signature of a plan: {error}", by_hand
-        ) from None
+        summary = f"`{path}` is not the signature of a plan: {error}"
+        raise failed("plan-signature", summary, by_hand) from None
     if public not in {key.raw for key in keys}:
         summary = f"`{name}` is signed by a key that may not sign plans: {fingerprint(public)}"
         raise failed("plan-signature", summary, "have it signed by a key that may: docs/security.md")
@@ -212,11 +203,11 @@ def _strings(data: bytes, count: int) -> list[bytes]:
     return strings
 
 
-def _read(path: Path) -> bytes:
-    """A small regular file. A pipe is not waited for."""
+def _read(path: Path, most: int = 1 << 16) -> bytes:
+    """The first bytes of a regular file; none of anything else. A pipe is not waited for."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
-        return file.read(_MOST) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+        return file.read(most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
 
 
 MOST_BYTES = 256 << 20
@@ -283,12 +274,9 @@ def read(name: str, keys: Collection[PlanKey] | None = None) -> SavedPlan:
     of them must have signed it: otherwise its content is not looked at.
     """
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe is not waited for
-        with os.fdopen(descriptor, "rb") as file:
-            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-            content = file.read(_HEAD) if is_file else b""
-            if _OURS.match(content):
-                content += file.read(MOST_BYTES + 1 - len(content))
+        content = _read(Path(name), _HEAD)
+        if _OURS.match(content):
+            content = _read(Path(name), MOST_BYTES + 1)
     except OSError as error:
         hint = "`fleetform plan --out FILE` saves a plan; `fleetform apply` alone is about the whole project"
         raise failed("unreadable", f"`{name}`: {error.strerror or error}", hint) from None
@@ -298,21 +286,16 @@ def read(name: str, keys: Collection[PlanKey] | None = None) -> SavedPlan:
             hint = f"to apply the project with this file of it, write `fleetform apply -f {name}`"
         raise failed("not-a-plan", f"`{name}` is not a plan that fleetform saved", hint)
     if len(content) > MOST_BYTES:
-        raise failed(
-            "too-large", f"`{name}` has more than 256 MiB", "plan again: `fleetform plan --out FILE`"
-        )
+        hint = "plan again: `fleetform plan --out FILE`"
+        raise failed("too-large", f"`{name}` has more than 256 MiB", hint)
     if keys is not None:
         check(name, content, keys)
-    try:
-        return load(content.decode(errors="surrogateescape"), f"`{name}`", __version__)
-    except InvalidError as error:
-        raise InvalidError(error.diagnostics) from None
+    return load(content.decode(errors="surrogateescape"), f"`{name}`", __version__)
 
 
 def _head(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(_HEAD)
+        return _read(path, _HEAD)
     except OSError:
         return b"?"
 

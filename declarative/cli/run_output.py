@@ -51,7 +51,6 @@ class RunOutput:
             self._progress.__exit__(None, None, None)
 
     def planned(self, plan: Plan, inventory: Inventory) -> None:  # noqa: ARG002
-        """Print the plan."""
         from declarative.render.plan import plan_text
         from declarative.render.plan_document import plan_json
 
@@ -71,7 +70,7 @@ class RunOutput:
         from declarative.converge.run import unfinished_tasks
 
         if self.as_json:
-            self._pending_events(plan.unplaced.pending)
+            self._say_lacking(plan.unplaced.pending, follows=False)
             return
         unfinished, recorded = unfinished_tasks(state), {r.rank.task for r in state.of("rank")}
         groups: dict[tuple[str, bool], list[str]] = {}
@@ -86,19 +85,13 @@ class RunOutput:
                 then = f"once there is room, `fleetform apply {asked}` again"
             sys.stderr.write(f"{name_tasks(tasks)} {verb} {what}: {then}\n")
 
-    def _pending_events(self, tasks: Iterable[str]) -> None:
-        for task in tasks:
-            emit_event({"event": "pending", "address": f"task/{task}"})
-
     def renamed(self, plan: Plan, count: int) -> None:
-        """Print how many records were renamed."""
         for move in plan.scope.moved if self.as_json else ():
             emit_event({"event": "moved", "from": move.source, "to": move.target})
         if not self.as_json:
             self.out.write(f"Renamed {plural(count, 'record')}.\n")
 
     def warn(self, diagnostics: tuple[Diagnostic, ...]) -> None:
-        """Show them on stderr."""
         say(diagnostics)
 
     def progress(self) -> Progress:
@@ -107,15 +100,12 @@ class RunOutput:
 
         if self._progress is None:
             mode: Mode = "json" if self.as_json else "live" if is_terminal(sys.stderr) else "plain"
-            stream = (
-                sys.stderr if mode == "live" else PipeSafeStream(sys.stdout if self.as_json else sys.stderr)
-            )
-            self._progress = Progress(stream, mode, 0)  # type: ignore[arg-type]
+            plain = PipeSafeStream(sys.stdout if self.as_json else sys.stderr)
+            self._progress = Progress(sys.stderr if mode == "live" else plain, mode, 0)  # type: ignore[arg-type]
             self._progress.__enter__()
         return self._progress
 
     def rank(self, name: str, status: RankStatus) -> None:
-        """Print that a rank changed its state."""
         self.progress().rank(f"rank/{name}", status.state.value, status.cause)
 
     def say(self, text: str) -> None:
@@ -145,13 +135,11 @@ class RunOutput:
             more = {"elsewhere": notes} if notes else {}
             emit_event({"event": "summary", "result": result, **counts, "health": health, **more})
         elif results:
-            title, color = self.doing.capitalize(), out_style()["color"]
-            forgotten = {action.id for action in plan.actions if action.forgets} if plan else ()
             text = report_text(
                 results,
-                color=color,
-                title=title,
-                forgotten=forgotten,
+                color=out_style()["color"],
+                title=self.doing.capitalize(),
+                forgotten={action.id for action in plan.actions if action.forgets} if plan else (),
                 origin=origin_text(origin),
                 cut_short=cut_short,
             )
@@ -179,7 +167,8 @@ class RunOutput:
     def _say_lacking(self, tasks: Sequence[str], *, follows: bool) -> None:
         """The hint for tasks that found no capacity, unless they are tried again anyway."""
         if self.as_json:
-            self._pending_events(tasks)
+            for task in tasks:
+                emit_event({"event": "pending", "address": f"task/{task}"})
         elif tasks and not follows:
             verb = "stays" if len(tasks) == 1 else "stay"
             then = "`fleetform apply --wait` tries again until there is some"
@@ -235,7 +224,6 @@ class LoopOutput:
         self._silent: dict[str, tuple[bool, bool]] = {}
 
     def round(self) -> RoundOutput:
-        """The output of one round."""
         return RoundOutput(self)
 
     def new(self, what: str, items: Iterable[object]) -> frozenset[object]:
@@ -245,12 +233,10 @@ class LoopOutput:
         return now - before
 
     def git(self, diagnostics: tuple[Diagnostic, ...]) -> None:
-        """Print errors of the repository."""
         if self.new("git", diagnostics):
             say(diagnostics)
 
     def locked(self, holder: str) -> None:
-        """Print that another command has the lock."""
         if self.new("lock", (holder,)):
             say_line(f"the state is locked by {holder}: this goes on after it")
 
@@ -269,7 +255,6 @@ class LoopOutput:
             say(self.session.warnings)
 
     def errors(self, diagnostics: tuple[Diagnostic, ...]) -> None:
-        """Print errors of a round."""
         new = self.new("errors", diagnostics)
         say(tuple(d for d in diagnostics if d in new))
 
@@ -339,7 +324,7 @@ class RoundOutput(RunOutput):
             say(fresh)
 
     def pending(self, plan: Plan, state: State) -> None:
-        """Print nothing."""
+        pass
 
     def _summarize(self, outcome: RunOutcome) -> None:
         if outcome.results or outcome.plan.scope.moved:

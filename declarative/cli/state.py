@@ -1,18 +1,20 @@
-"""`fleetform state`: looking into the records, and changing them by hand; nothing real is touched."""
+"""`fleetform state`: looking into the records, and changing them by hand; nothing real is touched. Also
+`destroy --orphans`.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from declarative.cli import CommandGroup, completion, orphans
+from declarative.cli import CommandGroup, completion
 from declarative.cli.options import (
     approve_option,
     confirm,
@@ -22,14 +24,20 @@ from declarative.cli.options import (
     lock_option,
     project_command,
 )
-from declarative.cli.output import emit, emit_text, out_style
+from declarative.cli.output import INTERRUPTED, emit, emit_event, emit_text, out_style, say, stopping
 from declarative.converge.project import ProjectSession
 from declarative.model.diagnostic import and_more, failed
+from declarative.render.text import plural
 
 if TYPE_CHECKING:
+    from declarative.apply.drift import Orphan
+    from declarative.cli.run_output import RunOutput
+    from declarative.converge.ports import Consent
+    from declarative.converge.run import Run
+    from declarative.model.diagnostic import Diagnostic
     from declarative.model.resource import Desired
-    from declarative.model.state import Address, State
-    from declarative.store import Store
+    from declarative.model.state import Address, Record, State
+    from declarative.store import Store, Writer
     from declarative.store.consistency import HeldBlocks
 
 NO_STATE = "correct the path if there should be one; the first `fleetform apply` makes one"
@@ -46,9 +54,6 @@ NO_STATE = "correct the path if there should be one; the first `fleetform apply`
 )
 def state_command() -> None:
     """Look into what is recorded (nodes, volumes, reservations, attachments, ranks); change it by hand."""
-
-
-state_command.add_command(orphans.adopt)
 
 
 @state_command.command("list")
@@ -203,9 +208,8 @@ def adopt_project(session: ProjectSession, lock_timeout: float | None) -> int:
     before = store.project()
     with session.state.lock(store, "state adopt-project", lock_timeout) as writer:
         writer.claim(name)
-    emit_text(
-        f"It is the state of project {name}" + (f", and was that of {before}" if before else "") + ".\n"
-    )
+    was = f", and was that of {before}" if before else ""
+    emit_text(f"It is the state of project {name}{was}.\n")
     return 0
 
 
@@ -254,7 +258,7 @@ def rm(session: ProjectSession, addresses: tuple[str, ...], **options: Any) -> i
     store = session.store(write=not options["dry_run"])
     if options["dry_run"]:
         forgotten = _to_forget(store.read(), addresses, cascade=options["cascade"])
-        emit_text(f"Would forget {_count(forgotten)}:\n{_lines(forgotten)}")
+        emit_text(f"Would forget {plural(len(forgotten), 'record')}:\n{_lines(forgotten)}")
         return 0
     with session.state.lock(store, "state rm", options["lock_timeout"]) as writer:
         state = writer.state()
@@ -262,7 +266,12 @@ def rm(session: ProjectSession, addresses: tuple[str, ...], **options: Any) -> i
         ranks = [a for a in forgotten if a.kind == "rank" and not state.has_ended(a.name)]
         them = "it" if len(ranks) == 1 else "them"
         running = RUNS_ON.format(names=and_more(ranks, MOST_NAMED), it=them) if ranks else ""
-        _confirm(f"Forget {_count(forgotten)}?\n{_lines(forgotten)}{STAYS}{running}\n", options)
+        confirm(
+            f"Forget {plural(len(forgotten), 'record')}?\n{_lines(forgotten)}{STAYS}{running}\n",
+            approved=options["auto_approve"],
+            doing="it",
+            look="look with `--dry-run`",
+        )
         backup = _backup(session, store)
         writer.drop(forgotten)
     emit_text(f"Forgotten:\n{_lines(forgotten)}")
@@ -345,7 +354,8 @@ def push(session: ProjectSession, file: str, force: bool, lock_timeout: float | 
     if state is None:
         emit_text("Nothing to push: it is the state that is there.\n")
     else:
-        emit_text(f"Pushed: {_count(state.records)}, serial {state.serial}, lineage {state.lineage}.\n")
+        records = plural(len(state.records), "record")
+        emit_text(f"Pushed: {records}, serial {state.serial}, lineage {state.lineage}.\n")
     return 0
 
 
@@ -444,10 +454,11 @@ def restore(session: ProjectSession, file: str | None, **options: Any) -> int:
     desired = session.declared()
     broken = _broken(session, desired)
     what = f"the state of serial {backup[0].serial} with {len(backup[0].records)} records, from {chosen}"
-    there = (
-        f" The state that is there is damaged ({broken}), and is kept under another name." if broken else ""
-    )
-    _confirm(f"Bring back {what}?{there}\n", options, look="look with `fleetform state list-backups`")
+    there = ""
+    if broken:
+        there = f" The state that is there is damaged ({broken}), and is kept under another name."
+    look = "look with `fleetform state list-backups`"
+    confirm(f"Bring back {what}?{there}\n", approved=options["auto_approve"], doing="it", look=look)
     if broken:
         sys.stderr.write(f"What was there is in {_put_aside(session, desired)}\n")
     store = session.state.open(desired, write=True, typed=False, anew=True)
@@ -492,21 +503,182 @@ def _put_aside(session: ProjectSession, desired: Desired | None) -> Path:
     return aside
 
 
+# --------------------------------------------------- orphans: what this state made and does not record
+
+CODES = {True: (0, "done"), False: (4, "failed")}
+"""Whether all backends reported their orphans and all were deleted → the exit code, and its word."""
+
+ADOPT_FIRST = "`fleetform state adopt ADDRESS` records one again; then it can be unprotected and destroyed."
+NONE = " of this state. What another state made is not looked for, nor what a lost state made.\n"
+
+
+@state_command.command("adopt")
+@click.argument("address", required=False)
+@click.option("--id", "id_", metavar="ID", help="Which one, where several have that address.")
+@lock_option
+@project_command
+def adopt(session: ProjectSession, address: str | None, id_: str | None, lock_timeout: float | None) -> int:
+    """Record what this state made and does not record any more; nothing real is touched.
+
+    ADDRESS is that of a node, a volume or a rank which `fleetform plan` calls an orphan; without it, all
+    orphans are listed. If a recorded thing is not declared, the next apply deletes it. A rank is recorded as
+    this state's history says that it was started. Without that history, as after a restore, it cannot be
+    recorded.
+    """
+    from declarative.apply.orphans import matching
+    from declarative.store.rename import parse
+
+    desired = session.declared()
+    store = session.state.open(desired, write=address is not None, create=False)
+    if address is None:
+        orphans, faults = _orphans(session, desired, store.read())
+        say(faults)
+        emit_text(_orphan_lines(orphans) or f"There are no orphans{NONE}")
+        return 0
+    target = parse(address)
+    with session.state.lock(store, "state adopt", lock_timeout) as writer:
+        state = writer.state()
+        _check_free(state, target)
+        orphans, faults = _orphans(session, desired, state)
+        say(faults)
+        matches = matching(orphans, target, id_)
+        if len(matches) > 1:
+            summary = f"{len(matches)} orphans have the address {address}"
+            raise failed("usage", summary, f"say which: `--id` with {', '.join(o.id for o in matches)}")
+        if not matches:
+            names = ", ".join(sorted({str(o.thing.address) for o in orphans})[:5]) or "there are none"
+            raise failed("unknown-address", f"`{address}` is not an orphan", f"orphans: {names}")
+        if target.kind == "rank":
+            _adopt_rank(store, writer, matches[0], orphans, state)
+        else:
+            writer.adopt(_whole_record(matches[0], state))
+        if target.kind == "node":
+            writer.set_idle(target.name, session.clock())
+        writer.log("adopt", target)
+    emit_text(f"Adopted: {_name(matches[0])}\n")
+    return 0
+
+
+def _whole_record(orphan: Orphan, state: State) -> Record:
+    """The record of a node or a volume; `InvalidError` if its backend does not report all that it needs."""
+    from declarative.apply.orphans import as_record
+    from declarative.store.consistency import wrong_value
+
+    why = "its backend keeps no more of it than its name"
+    if orphan.thing.known:
+        record = as_record(orphan, state)
+        wrong = wrong_value(record)
+        if not wrong:
+            return record
+        why = f"what is written on it was changed ({wrong})"
+    summary = f"{orphan.thing.address} cannot be adopted: {why}"
+    raise failed("usage", summary, "delete it: `fleetform destroy --orphans`, or by hand")
+
+
+def _check_free(state: State, address: Address) -> None:
+    from declarative.model.state import ADOPTED
+
+    if address.kind not in ADOPTED:
+        hint = "`fleetform destroy --orphans` deletes the others"
+        raise failed("usage", f"{address} cannot be adopted: only nodes, volumes and ranks can", hint)
+    have = state.records.get(address)
+    if have is not None:
+        if address.kind == "rank":
+            hint = f"`fleetform state rm {address}` forgets that one; then adopt the other"
+            raise failed("exists", f"another attempt of {address} is recorded already", hint)
+        hint = f"give the recorded one another name (`fleetform state mv {address} …`), or delete the orphan"
+        raise failed("exists", f"{address} is recorded already, as {have.external_id}", hint)
+    if any(intent.address == address for intent in state.intents):
+        hint = "run `fleetform apply`: it asks the backend first"
+        raise failed("open-intent", f"the result of an earlier call for {address} is not known", hint)
+
+
+def _adopt_rank(
+    store: Store, writer: Writer, orphan: Orphan, orphans: Sequence[Orphan], state: State
+) -> None:
+    """Record a running rank with its blocks and attachments, as it was started."""
+    from declarative.apply.orphans import as_rank
+
+    rank, task = orphan.thing.address, orphan.thing.address.name.rpartition("-")[0]
+    intent = store.journal.create_with(orphan.id)
+    if intent is None:
+        summary = f"{rank} cannot be adopted: this state's history does not tell what {orphan.id} runs"
+        raise failed("usage", summary, f"stop it: `fleetform stop {task}`")
+    records = as_rank(orphan, orphans, intent, state)
+    missing = intent.needs - {r.address for r in records} - set(state.records)
+    if missing:
+        summary = f"{rank} cannot be adopted: it needs {min(missing)}, which is not recorded"
+        raise failed("missing-need", summary, f"adopt that first, or stop it: `fleetform stop {task}`")
+    for record in records:
+        if record.address.kind == "reservation":
+            writer.reserve(record, record.reservation.node, record.reservation.blocks)
+        else:
+            writer.adopt(record)
+
+
+def destroy_orphans(run: Run, output: RunOutput, consent: Consent, lock_timeout: float | None) -> int:
+    """Delete all orphans but those that are protected; the exit code."""
+    from declarative.apply.orphans import delete_orphans, is_protected
+    from declarative.render.output_json import diagnostics_json
+
+    with run.session.state.lock(run.store, run.doing, lock_timeout) as writer:
+        state = writer.state()
+        orphans, faults = _orphans(run.session, run.desired, state)
+        going = [o for o in orphans if not is_protected(o)]
+        staying = [str(o.thing.address) for o in orphans if is_protected(o)]
+        if output.as_json:
+            data = [{"address": str(o.thing.address), "backend": o.backend, "id": o.id} for o in going]
+            emit_event({"event": "orphans", "orphans": data, "diagnostics": diagnostics_json(faults)})
+        else:
+            say(faults)
+            shown = f"Made by this state, but not recorded:\n\n{_orphan_lines(going)}\n"
+            shown += f"Orphans: {len(going)} to delete.\n"
+            output.out.write(shown if going else f"There are no orphans to delete{NONE}")
+        if not going:
+            output.say_protected(staying, ADOPT_FIRST)
+            return 1 if faults else 0
+        consent()
+        with stopping("stopping: no new deletions") as stop:
+            backends = run.session.backends(run.desired, state)
+            progress = output.progress()
+            progress.expect(len(going))
+            results = delete_orphans(going, state, backends, progress, stop)
+            interrupted = stop.is_set()
+    whole = not faults and all(r.outcome == "done" for r in results)
+    code, result = (INTERRUPTED, "interrupted") if interrupted else CODES[whole]
+    output.summary(results, result, run.origin)
+    output.say_protected(staying, ADOPT_FIRST)
+    return code
+
+
+def _orphans(
+    session: ProjectSession, desired: Desired | None, state: State
+) -> tuple[list[Orphan], tuple[Diagnostic, ...]]:
+    """All orphans, and which backends could not be asked."""
+    from declarative.apply.backend_look import look
+    from declarative.model.diagnostic import in_order, located
+
+    backends = session.backends(desired, state)
+    observation = look(state, backends, offers=False, every=True)
+    faults = located(observation.inventory.diagnostics, desired.places if desired else {})
+    return observation.orphans, tuple(d for d in in_order(faults) if d.code == "backend-unreadable")
+
+
+def _name(orphan: Orphan) -> str:
+    return f"{orphan.thing.address}  {orphan.id}" if orphan.id else str(orphan.thing.address)
+
+
+def _orphan_lines(orphans: Sequence[Orphan]) -> str:
+    return "".join(f"  {_name(o)}\n" for o in orphans)
+
+
 # ---------------------------------------------------------------------------------------------- shared
-
-
-def _confirm(question: str, options: Mapping[str, Any], look: str = "look with `--dry-run`") -> None:
-    confirm(question, approved=options["auto_approve"], doing="it", look=look)
 
 
 def _backup(session: ProjectSession, store: Store) -> Path:
     from declarative.store.backup import keep_pulled
 
     return keep_pulled(session.directory, store.pull())
-
-
-def _count(records: Any) -> str:
-    return f"{len(records)} record" + ("" if len(records) == 1 else "s")
 
 
 def _lines(addresses: Iterable[Address]) -> str:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declarative.cli.reports import BEGINS, LEAST_CHARS, MAX_CHARS
+from declarative.cli.plan import BEGINS, LEAST_CHARS, MAX_CHARS
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.state import Address
 from declarative.planner.approval import (
