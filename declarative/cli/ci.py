@@ -69,7 +69,7 @@ def comment(report: Path, data: Path | None, name: str, request: int | None) -> 
     """
     body = _body(report, name)
     if data is not None:
-        _annotate(_json(data))
+        _annotate(data)
     _append(os.environ.get("GITHUB_STEP_SUMMARY"), body)
     try:
         forge = forge_of_job()
@@ -217,7 +217,14 @@ def _body(report: Path, name: str) -> str:
     return f"{_mark(name)}\n{body}"
 
 
-def _json(path: Path) -> Mapping[str, Any]:
+def _append(file: str | None, text: str) -> None:
+    if file:
+        with Path(file).open("a", encoding="utf-8") as stream:
+            stream.write(text)
+
+
+def _annotate(path: Path) -> None:
+    """Errors and warnings of a plan at their lines, and the outputs of the step, for GitHub Actions."""
     try:
         plan = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size < MOST_BYTES * 4 else None
     except ValueError:
@@ -225,17 +232,6 @@ def _json(path: Path) -> Mapping[str, Any]:
     if not isinstance(plan, dict) or "diagnostics" not in plan:
         hint = "write one: `fleetform plan --report plan.json`"
         raise failed("not-a-report", f"`{path}` is no plan as JSON", hint)
-    return plan
-
-
-def _append(file: str | None, text: str) -> None:
-    if file:
-        with Path(file).open("a", encoding="utf-8") as stream:
-            stream.write(text)
-
-
-def _annotate(plan: Mapping[str, Any]) -> None:
-    """Errors and warnings at their lines, and the outputs of the step, for GitHub Actions."""
     output = os.environ.get("GITHUB_OUTPUT")
     if not output:
         return

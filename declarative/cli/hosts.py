@@ -14,7 +14,6 @@ from declarative.cli.output import emit_text, say
 from declarative.cli.project_files import bytes_of, replace_file, target_of
 from declarative.converge.project import ProjectSession
 from declarative.model.diagnostic import Diagnostic, InvalidError, failed
-from declarative.model.record import struct
 
 if TYPE_CHECKING:
     from declarative.model.resource import Desired, Host
@@ -24,14 +23,6 @@ MOST_ROUNDS = 8
 """Hosts on the way to others are trusted first: at most this many of them may lie behind each other."""
 Place = tuple[str, tuple[str | int, ...]]
 """A fleet, and the path of a host or of its `proxy_jump` in the fleet's document."""
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class NewKey:
-    """The key that a host offers, which is to be written."""
-
-    place: Place
-    refusal: HostRefusal
 
 
 @click.group("hosts", cls=CommandGroup, epilog=examples("fleetform hosts trust"))
@@ -63,7 +54,7 @@ def trust(session: ProjectSession, *, replacing: bool, approved: bool) -> int:
         if fleet.ssh_config is not None
     ]
     before = {file: _content(session, file) for file in files}
-    taken: dict[Place, NewKey] = {}
+    taken: dict[Place, HostRefusal] = {}
     errors: dict[str, Diagnostic] = {}
     unsteady: dict[Place, Diagnostic] = {}
     for _ in range(MOST_ROUNDS):
@@ -72,9 +63,9 @@ def trust(session: ProjectSession, *, replacing: bool, approved: bool) -> int:
         if not fresh:
             break
         for (fleet_name, _), one in fresh.items():
-            known = ", ".join(map(fingerprint, one.refusal.known))
+            known = ", ".join(map(fingerprint, one.known))
             instead = clean(f"  CHANGED: known is {known}") if known else ""
-            name, print_of_key = clean(one.refusal.hostname), fingerprint(one.refusal.key)
+            name, print_of_key = clean(one.hostname), fingerprint(one.key)
             emit_text(f"{name} (fleet/{fleet_name})  {print_of_key}{instead}\n")
         confirm(
             "\nCompare the fingerprints with those that the hosts show. Trust these keys? ",
@@ -97,13 +88,13 @@ def trust(session: ProjectSession, *, replacing: bool, approved: bool) -> int:
 def _offers(
     session: ProjectSession,
     desired: Desired,
-    taken: Mapping[Place, NewKey],
+    taken: Mapping[Place, HostRefusal],
     unsteady: dict[Place, Diagnostic],
     *,
     replacing: bool,
-) -> tuple[dict[Place, NewKey], dict[str, Diagnostic]]:
-    """The keys to write, and errors about hosts whose keys are not written, by their names. Those that offer
-    now one key and now another are put into `unsteady`, each with its error.
+) -> tuple[dict[Place, HostRefusal], dict[str, Diagnostic]]:
+    """Refusals with the keys to write, and errors about hosts whose keys are not written, by their names.
+    Those that offer now one key and now another are put into `unsteady`, each with its error.
     """
     from declarative.apply.parallel import ask_backends
     from declarative.model.state import State
@@ -123,7 +114,7 @@ def _offers(
     looks: dict[str, Any] = {}
     for looks_of_backend in ask_backends(sorted(by_backend), look).values():
         looks.update(looks_of_backend)
-    offered: dict[Place, NewKey] = {}
+    offered: dict[Place, HostRefusal] = {}
     errors: dict[str, Diagnostic] = {}
     for host in hosts:
         answer = looks[f"{host.fleet}/{host.index}"]
@@ -147,14 +138,14 @@ def _offers(
             errors[refusal.hostname] = Diagnostic(
                 code="host-key-unknown", summary=summary, hint=hint, address=address
             )
-        elif (had := taken.get(place) or offered.get(place)) and had.refusal.key != refusal.key:
+        elif (had := taken.get(place) or offered.get(place)) and had.key != refusal.key:
             unsteady[place] = changed_key(
-                replace(refusal, known=(had.refusal.key,)), address, desired.places.get(f"{address}.hosts")
+                replace(refusal, known=(had.key,)), address, desired.places.get(f"{address}.hosts")
             )
         elif refusal.known and not replacing:
             errors[refusal.hostname] = changed_key(refusal, address, desired.places.get(f"{address}.hosts"))
         else:
-            offered[place] = NewKey(place=place, refusal=refusal)
+            offered[place] = refusal
     return offered, errors
 
 
@@ -168,17 +159,17 @@ def _jump(desired: Desired, host: Host, refusal: HostRefusal) -> Place | None:
     return (host.fleet, (*path, "proxy_jump")) if jump and jump.hostname == refusal.hostname else None
 
 
-def _as_trusted(host: Host, taken: Mapping[Place, NewKey]) -> Host:
+def _as_trusted(host: Host, taken: Mapping[Place, HostRefusal]) -> Host:
     """The host as it will be declared."""
     fields = dict(host.fields)
     own = ("ssh_config", "hosts", host.index)
     if one := taken.get((host.fleet, own)):
-        fields["host_keys"] = [one.refusal.key]
+        fields["host_keys"] = [one.key]
     for path in (("ssh_config", "proxy_jump"), (*own, "proxy_jump")):
         one = taken.get((host.fleet, path))
         jump = fields.get("proxy_jump") or {}
-        if one and jump.get("hostname") == one.refusal.hostname:
-            fields["proxy_jump"] = {**jump, "host_keys": [one.refusal.key]}
+        if one and jump.get("hostname") == one.hostname:
+            fields["proxy_jump"] = {**jump, "host_keys": [one.key]}
     return replace(host, fields=fields)
 
 
@@ -190,7 +181,7 @@ def _content(session: ProjectSession, name: str) -> bytes:
 
 
 def _write(
-    session: ProjectSession, desired: Desired, taken: Mapping[Place, NewKey], before: Mapping[str, bytes]
+    session: ProjectSession, desired: Desired, taken: Mapping[Place, HostRefusal], before: Mapping[str, bytes]
 ) -> None:
     """Put the keys into the files; `InvalidError`, with the lines to paste, where that cannot be done."""
     from declarative.language.formatter.host_keys import with_host_keys
@@ -200,7 +191,7 @@ def _write(
     stuck: list[Diagnostic] = []
     for fleet in dict.fromkeys(fleet for fleet, _ in taken):
         place = desired.places[f"fleet/{fleet}"]
-        mine = {path: one.refusal for (name, path), one in taken.items() if name == fleet}
+        mine = {path: refusal for (name, path), refusal in taken.items() if name == fleet}
         keys = {path: refusal.key for path, refusal in mine.items()}
         text = with_host_keys(files[place.file].decode(), place.file, place.line, keys)
         if text is not None:
