@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
@@ -271,10 +271,15 @@ class Run:
                 if permit and not self.faults:
                     permit.end(plan, results, writer, interrupted=stop.is_set())
                 interrupted = stop.is_set()
+        code = INTERRUPTED
         if not interrupted:
-            self._note_retries(plan, results)
-            self._note_unstarted(plan, results, writer)
-        code = INTERRUPTED if interrupted else self._exit_code(plan, results, prepared)
+            self._note_failed_starts(plan, results, writer)
+            undone = {r.id for r in results if r.outcome != "done"}
+            if self.options.follows:  # the actions of those tasks are tried again
+                undone = undone.difference(*(lack.undone for lack in self.lacking.values()))
+                undone = undone.difference(*self.unstarted.values())
+            # A backend that could not be read is no success.
+            code = 4 if undone or prepared or plan.unreadable_backends or self.faults else 0
         return RunOutcome(
             exit_code=code,
             result=self._result(plan, code),
@@ -327,24 +332,22 @@ class Run:
         self.faults += tools.faults
         return results, prepared
 
-    def _note_retries(self, plan: Plan, results: Sequence[ActionResult]) -> None:
-        """Remember the tasks whose start failed, where their `retry` covers that. A task with running ranks
-        is not started anew.
+    def _note_failed_starts(self, plan: Plan, results: Sequence[ActionResult], writer: Writer) -> None:
+        """Remember the tasks whose start failed, where their `retry` covers that, and write down what failed,
+        for `status`. A task with running ranks is not started anew.
         """
         goes_on = resized(plan.actions)
         retries = {name: want.spec.retry for name, want in self.desired.tasks.items() if name not in goes_on}
+        broken = broken_starts(plan, results)
         for task, lack in lacking(plan, results).items():
             if task in retries and (retries[task].waits or lack.retried):
                 self.lacking[task] = lack
-        for task, missed in broken_starts(plan, results).items():
+        for task, missed in broken.items():
             if task in retries and task not in self.lacking and retries[task].of_failures:
                 self.unstarted[task] = missed
-
-    def _note_unstarted(self, plan: Plan, results: Sequence[ActionResult], writer: Writer) -> None:
-        """Write down what failed of the starts of tasks, for `status`."""
         errors = {r.id: f"{r.op} {r.address}: {r.error}" for r in results if r.outcome == "failed"}
         why: dict[str, str] = {}
-        for task, missed in broken_starts(plan, results).items() if errors else ():
+        for task, missed in broken.items():
             causes = [errors[a.id] for a in plan.actions if a.id in missed and a.id in errors]
             if causes:
                 follows = self.options.follows and task in {*self.lacking, *self.unstarted}
@@ -352,14 +355,6 @@ class Run:
                 why[task] = f"its start failed: {causes[0]}; {next_try}"
         with suppress(StateError):  # it helps `status` alone, and the report, which follows, tells all of it
             writer.note_waiting(why)
-
-    def _exit_code(self, plan: Plan, results: Sequence[ActionResult], prepared: Mapping[str, str]) -> int:
-        """The exit code of what was done. A backend that could not be read is no success."""
-        undone = {r.id for r in results if r.outcome != "done"}
-        if self.options.follows:  # the actions of those tasks are tried again
-            undone = undone.difference(*(lack.undone for lack in self.lacking.values()))
-            undone = undone.difference(*self.unstarted.values())
-        return 4 if undone or prepared or plan.unreadable_backends or self.faults else 0
 
     def _result(self, plan: Plan, code: int) -> str:
         if code:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from declarative.model.resource import Desired
     from declarative.model.spec.policy import OperatorPolicy
     from declarative.model.state import Address
-    from declarative.store import LockInfo, StateError, Store, Writer
+    from declarative.store import LockInfo, StateError, Store, UnreachableError, Writer
 
 PATIENCE = 30.0
 """Seconds to wait for a lock that its holder gives back within moments."""
@@ -66,27 +66,23 @@ class Patience:
         try:
             result = step()
         except UnreachableError:
-            result = self._retried(step)
+            from declarative.retry import Policy, call_on
+
+            result = call_on(
+                UnreachableError,
+                step,
+                policy=Policy(deadline=AWAY, first=0.2, longest=5.0),
+                on_retry=self._on_retry,
+                stopping=lambda: self._since is not None and time.monotonic() - self._since >= AWAY,
+            )
         self._since = None
         return result
 
-    def _retried(self, step: Callable[[], T]) -> T:
-        from declarative.retry import Policy, call_on
-        from declarative.store import UnreachableError
-
-        def on_retry(error: UnreachableError, _wait: float) -> None:
-            with self._lock:
-                first, self._since = self._since is None, self._since or time.monotonic()
-            if first:
-                _note(f"waiting up to {AWAY:.0f} s: {error.summary}")
-
-        return call_on(
-            UnreachableError,
-            step,
-            policy=Policy(deadline=AWAY, first=0.2, longest=5.0),
-            on_retry=on_retry,
-            stopping=lambda: self._since is not None and time.monotonic() - self._since >= AWAY,
-        )
+    def _on_retry(self, error: UnreachableError, _wait: float) -> None:
+        with self._lock:
+            first, self._since = self._since is None, self._since or time.monotonic()
+        if first:
+            _note(f"waiting up to {AWAY:.0f} s: {error.summary}")
 
 
 def _note(text: str) -> None:

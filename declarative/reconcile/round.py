@@ -61,12 +61,12 @@ def unplaced(plan: Plan | None) -> Iterator[Wait]:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The result of one round. Times are seconds since the epoch."""
+    """The result of one round. Times are seconds since the epoch. The loop sets the first three."""
 
-    number: int
-    at: float
-    duration: float
-    held: bool
+    number: int = 0
+    at: float = 0.0
+    duration: float = 0.0
+    held: bool = False
     """Whether this replica leads. A replica that follows reads nothing, and its rounds have no status."""
     epoch: int | None = None
     """The number of this writer, which is larger for each new holder; None if it wrote nothing."""

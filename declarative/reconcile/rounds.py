@@ -193,8 +193,8 @@ class RoundRun:
         """The round, as its observers get it."""
         places = {r.address.name: r.reservation.node for r in self.run.looked_from.of("reservation")}
         statuses = self.run.observation.inventory.ranks if self.run.observation else {}
-        done = replace(
-            _no_round((), held=True),
+        done = Round(
+            held=True,
             epoch=self._epoch,
             plan=self._whole,
             results=self._results,
@@ -311,12 +311,10 @@ class Rounds:
         if self._next_round is not None and self.session.clock() >= self._next_round:
             return True
         self.outages.ask_again()
-        return self.outages.returned() or self.files.changed() or self._rank_ended()
-
-    def _rank_ended(self) -> bool:
-        """Whether a rank has ended since the last round. Only nodes that run some are asked, each at its own
-        pace: often at first and after a change, and seldom where nothing changes for long.
-        """
+        if self.outages.returned() or self.files.changed():
+            return True
+        # Has a rank ended? Only nodes that run some are asked, each at its own pace: often at first and after
+        # a change, and seldom where nothing changes for long.
         if self._polls is None or self._known is None:
             return False
         before = self._known.ranks
@@ -365,15 +363,17 @@ class Rounds:
         self.stop.halt.clear()
         if self.stop.is_set():
             self.stop.halt.set()
-        self.files.fetch()
-        desired = self.files.load()
-        if desired is None:
-            self.code = 1
-            return self._with_checkout(_no_round(self.files.wrong))
+        files = self.files
+        files.fetch()
+        desired = files.load()
+        done = Round()
         try:
-            done = self._round(desired)
+            if desired is None:
+                self.code = 1
+            else:
+                done = self._round(desired)
         except _NotLeadingError:
-            done = _no_round(())
+            pass
         except _OutdatedError:
             return self.step()
         except InvalidError as error:
@@ -383,18 +383,14 @@ class Rounds:
                 self.code = 1
                 self._next_round = self.session.clock() + SOON
                 self._observer.locked(str(error.lock))
-                done = _no_round((), held=True)
+                done = Round(held=True)
             else:
                 done = self._failed(of_state(error, self.session.directory).diagnostics)
-        return self._with_checkout(replace(done, errors=(*self.files.wrong, *done.errors)))
-
-    def _with_checkout(self, done: Round) -> Round:
-        """The round with the repository's errors, and with the commit that is checked out."""
         return replace(
             done,
-            errors=(*self.files.git_wrong, *done.errors),
-            revision=self.files.who.revision if self.files.who else None,
-            in_force=self.files.in_force,
+            errors=(*files.git_wrong, *files.wrong, *done.errors),
+            revision=files.who.revision if files.who else None,
+            in_force=files.in_force,
         )
 
     def _round(self, desired: Desired) -> Round:
@@ -463,9 +459,4 @@ class Rounds:
     def _failed(self, diagnostics: tuple[Diagnostic, ...]) -> Round:
         self.code = 1
         self._observer.errors(diagnostics)
-        return _no_round(diagnostics, held=self._leader is not None)
-
-
-def _no_round(errors: tuple[Diagnostic, ...], *, held: bool = False) -> Round:
-    """A round that made no plan."""
-    return Round(number=0, at=0.0, duration=0.0, held=held, errors=errors)
+        return Round(held=self._leader is not None, errors=diagnostics)

@@ -233,7 +233,7 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
     kinds = Counter((SYMBOLS[e.change][0], e.address.kind) for e in entries)
     counts = [f"{symbol} {plural(count, kind)}" for (symbol, kind), count in kinds.items()]
     refusals = plan.unplaced.refusals
-    shorter = unplaced_lines(refusals, PLAIN, waiting=plan.unplaced.tried_again)[2:]
+    shorter = unplaced_lines(refusals, PLAIN, waiting=plan.unplaced.tried_again)
     headlines = [headline(alike, PLAIN) for alike in together_alike(refusals)]
     statuses = Counter(f"{r.task}: {r.status.value}" for r in plan.reservations)
     ranks = [f"{clean(what)} {count}" for what, count in statuses.items()]

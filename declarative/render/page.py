@@ -108,7 +108,7 @@ def _parts(page: Page) -> Iterator[dict[str, Any]]:
     yield from lines_part("health", "Not well", health_lines(view.health, PLAIN, None)[2:])
     yield from lines_part("approval", "Waits for approval", page.held)
     refused = unplaced_lines(page.refusals, PLAIN, waiting=page.waiting, whole=True)
-    yield from lines_part("waiting", "Waits for a place", refused[2:])
+    yield from lines_part("waiting", "Waits for a place", refused)
     if view.fleets:
         head: tuple[str, ...] = ("fleet", "nodes", "busy blocks", "idle blocks")
         rows = [_row(fleet.name, fleet.nodes, fleet.busy, fleet.total - fleet.busy) for fleet in view.fleets]

@@ -104,7 +104,8 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
         queued = "Queued (they start when others free their nodes)"
         lines += titled(queued, queue_lines(plan, paint, width))
     waiting = plan.unplaced.tried_again
-    lines += unplaced_lines(plan.unplaced.refusals, paint, waiting=waiting, whole=width is None)
+    refused = unplaced_lines(plan.unplaced.refusals, paint, waiting=waiting, whole=width is None)
+    lines += titled("Cannot be placed", refused)
     unstarted = "Not done by this plan, since there is no place for it"
     lines += titled(unstarted, unstarted_lines(plan, paint, width))
     lines += titled(BY_HAND, suggestion_lines(plan, paint))
@@ -126,7 +127,7 @@ def report_parts(plan: Plan) -> dict[str, tuple[str, list[str]]]:
         "shares": ("What costs most, USD an hour and a month", share_lines(plan, PLAIN)),
         "unplaced": (
             "Cannot be placed",
-            unplaced_lines(plan.unplaced.refusals, PLAIN, waiting=waiting, whole=True)[2:],
+            unplaced_lines(plan.unplaced.refusals, PLAIN, waiting=waiting, whole=True),
         ),
         "fallbacks": ("If offers are sold out", fallback_lines(plan, PLAIN, None)),
         "queued": ("Queued", queue_lines(plan, PLAIN, None)),
@@ -461,13 +462,10 @@ def unplaced_lines(
     waiting: Collection[str] = frozenset(),
     whole: bool = False,
 ) -> list[str]:
-    """All refusals, similar ones together (waiting tasks apart), each followed by an empty line.
+    """All refusals, similar ones together (waiting tasks apart), with empty lines between them.
 
     Of many, the later ones have only their first line, unless `whole`.
     """
-    if not refusals:
-        return []
-    out = ["Cannot be placed:", ""]
     groups = [
         group
         for alike in together_alike(refusals)
@@ -475,11 +473,12 @@ def unplaced_lines(
         if (group := [r for r in alike if (r.task in waiting) == waits])
     ]
     most = len(groups) if whole else DETAILED
+    out: list[str] = []
     for alike in groups[:most]:
-        out += [*_refusal(alike, paint, waits=alike[0].task in waiting), ""]
+        out += [*([""] if out else []), *_refusal(alike, paint, waits=alike[0].task in waiting)]
     if len(groups) > most:
-        out += ["More, without their reasons (`fleetform plan --json` has them):", ""]
-        out += [*(headline(alike, paint) for alike in groups[most:]), ""]
+        out += ["", "More, without their reasons (`fleetform plan --json` has them):", ""]
+        out += [headline(alike, paint) for alike in groups[most:]]
     return out
 
 

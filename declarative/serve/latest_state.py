@@ -66,11 +66,6 @@ class LatestState:
         """Note that a long round is still alive."""
         self._alive = self._clock()
 
-    @property
-    def last(self) -> Round | None:
-        """The last round; None before the first, and without a loop."""
-        return self._round
-
     def recorded(self) -> Recorded:
         """The state, read now or within the last `FRESH` seconds."""
         with self._lock:

@@ -37,18 +37,17 @@ class Metrics:
             "fleetform_build_info", "The version, as a label.", ["version"], registry=self._registry
         )
         build.labels(__version__).set(1)
-        self._rounds = _Rounds(self._registry) if loop else None
-        self._calls = _Calls(self._registry) if loop else None
+        self._loop = _LoopMetrics(self._registry) if loop else None
 
     def observe(self, done: Round) -> None:
         """Count a round that ended."""
-        if self._rounds:
-            self._rounds.observe(done)
+        if self._loop:
+            self._loop.observe(done)
 
     def observe_span(self, name: str, attributes: Mapping[str, str], seconds: float, error: object) -> None:
         """Count a span that ended."""
-        if self._calls and name.startswith("backend."):
-            self._calls.observe(name.removeprefix("backend."), attributes, seconds, error)
+        if self._loop and name.startswith("backend."):
+            self._loop.observe_call(name.removeprefix("backend."), attributes, seconds, error)
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -134,33 +133,26 @@ def _fleets(recorded: Recorded) -> Iterator[Metric]:
     yield from (nodes, blocks, declared)
 
 
-class _Rounds:
-    """Metrics of the loop's rounds."""
+class _LoopMetrics:
+    """Metrics of the loop's rounds, and of its calls to backends."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"fleetform_{name}", text, labels, registry=registry)
 
-        self._duration = Histogram(
-            "fleetform_reconcile_duration_seconds",
-            "How long rounds took.",
-            buckets=SECONDS,
-            registry=registry,
-        )
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"fleetform_{name}", text, labels, registry=registry)
+
+        def durations(name: str, text: str, *labels: str) -> Histogram:
+            return Histogram(f"fleetform_{name}", text, labels, buckets=SECONDS, registry=registry)
+
+        self._duration = durations("reconcile_duration_seconds", "How long rounds took.")
         self._success = gauge(
             "reconcile_last_success_timestamp_seconds", "When a round last did all it had to."
         )
-        self._errors = Counter(
-            "fleetform_reconcile_errors_total",
-            "Errors of rounds, by their codes.",
-            ["kind"],
-            registry=registry,
-        )
-        self._restarts = Counter(
-            "fleetform_rank_restarts_total",
-            "Ranks that were started again, by the reason.",
-            ["task", "event"],
-            registry=registry,
+        self._errors = counter("reconcile_errors_total", "Errors of rounds, by their codes.", "kind")
+        self._restarts = counter(
+            "rank_restarts_total", "Ranks that were started again, by the reason.", "task", "event"
         )
         self._actions = gauge("plan_actions", "Actions of the last plan.", "op")
         self._waits = gauge("plan_waiting", "What the last plan would do and the loop may not.", "action")
@@ -174,6 +166,12 @@ class _Rounds:
         )
         self._commit = gauge("commit_info", "1 for the commit of the project that is in force.", "commit")
         self._hourly = gauge("cost_dollars_per_hour", "What all nodes cost an hour after the last plan.")
+        self._calls = counter(
+            "provider_requests_total", "Calls to backends, by their result.", "backend", "op", "code"
+        )
+        self._call_seconds = durations(
+            "provider_request_duration_seconds", "How long calls to backends took.", "backend", "op"
+        )
 
     def observe(self, done: Round) -> None:
         """Count a round that ended."""
@@ -217,32 +215,13 @@ class _Rounds:
             if started and event != "new":
                 self._restarts.labels(action.address.name.rpartition("-")[0], event).inc()
 
-
-class _Calls:
-    """Calls to backends."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._calls = Counter(
-            "fleetform_provider_requests_total",
-            "Calls to backends, by their result.",
-            ["backend", "op", "code"],
-            registry=registry,
-        )
-        self._seconds = Histogram(
-            "fleetform_provider_request_duration_seconds",
-            "How long calls to backends took.",
-            ["backend", "op"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-
-    def observe(self, op: str, attributes: Mapping[str, str], seconds: float, error: object) -> None:
-        """Count one call."""
+    def observe_call(self, op: str, attributes: Mapping[str, str], seconds: float, error: object) -> None:
+        """Count one call to a backend."""
         backend = _valid(attributes.get("backend", ""))
         kind = getattr(error, "kind", None)
         code = "ok" if error is None else str(getattr(kind, "value", type(error).__name__))
         self._calls.labels(backend, op, code).inc()
-        self._seconds.labels(backend, op).observe(seconds)
+        self._call_seconds.labels(backend, op).observe(seconds)
 
 
 def _set(gauge: Gauge, values: dict[str, int]) -> None:

@@ -18,7 +18,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -297,30 +297,31 @@ class Deliveries:
         """Start the deliveries that are due, and forget hooks that are not `declared` any more. Does not wait
         for them.
         """
-        try:
-            if self._store is None:
-                self._store = self._opened()
+        with self._open_store() as store:
             if declared != self._declared:
-                self._store.hooks.keep(declared)
+                store.hooks.keep(declared)
                 self._declared = declared
-            for target in pending(self._store, targets):
+            for target in pending(store, targets):
                 name = target.hook.name
                 if name not in self._running or not self._running[name].is_alive():
                     thread = threading.Thread(
-                        target=self._deliver, args=(self._store, target), name=f"notify {name}", daemon=True
+                        target=self._deliver, args=(store, target), name=f"notify {name}", daemon=True
                     )
                     self._running[name] = thread
                     thread.start()
-        except StateError as error:
-            self._note("the state", error.summary)
-            self._give_up_store()
 
     def write_event(self, type: str, address: str, detail: Mapping[str, Any]) -> None:
         """Write an event of the loop. An unreachable state does not fail the round."""
+        with self._open_store() as store:
+            store.events.write(type, address, detail)
+
+    @contextlib.contextmanager
+    def _open_store(self) -> Iterator[Store]:
+        """The state. If it fails, that is reported, and the next use opens it anew."""
         try:
             if self._store is None:
                 self._store = self._opened()
-            self._store.events.write(type, address, detail)
+            yield self._store
         except StateError as error:
             self._note("the state", error.summary)
             self._give_up_store()
