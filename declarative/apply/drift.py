@@ -17,7 +17,7 @@ from declarative.apply.parallel import side_by_side
 from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.record import struct
 from declarative.model.state import ANOTHERS, IMAGE, TAGS, Address, Record, State, made_as
-from declarative.planner.plan import Drift
+from declarative.planner.inventory import Drift
 from declarative.provider import Ended, Provider, Thing
 from declarative.retry import PATIENCE, call
 

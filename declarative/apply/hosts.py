@@ -20,8 +20,8 @@ from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.resource import INSTANCE_ID, Host, LeftOut, Offer
 from declarative.model.state import Address, Record, State, machine_name, natural
 from declarative.model.status import NodeState, Readiness, Risk
-from declarative.planner.health import HOST_HINT
 from declarative.planner.hosts import LOOKED_AT, declared_shape, in_short, offer_of_host
+from declarative.planner.inventory import HOST_HINT
 from declarative.provider import ProviderError, StaleError, Thing
 from declarative.provider.optional import Existing, Look, Visit
 from declarative.retry import Policy, call

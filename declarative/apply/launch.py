@@ -21,7 +21,7 @@ from declarative.model.inputs import (
 from declarative.model.spec import Isolation
 from declarative.model.spec.values import Duration
 from declarative.model.state import Address, Record, State, attempt_id, rank_name
-from declarative.planner.health import alone_seconds
+from declarative.planner.inventory import alone_seconds
 from declarative.planner.plan import Action, Op, Plan
 from declarative.provider import Bind, Launch
 from declarative.provider.optional import Terms

@@ -71,7 +71,8 @@ class VanishedError(StateError):
 
 def check_vanished(state: State, inventory: Inventory, actions: Iterable[Action] = ()) -> None:
     """`VanishedError` if several things are gone, or any in doubt: see `vanished`."""
-    if several := vanished(state, inventory, actions):
+    forgotten = {action.address for action in actions if action.believes}
+    if several := vanished(state, inventory, forgotten):
         raise VanishedError(several)
 
 

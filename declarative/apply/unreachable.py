@@ -1,7 +1,7 @@
 """Nodes that do not answer are asked once more before they are given up, and clouds end those that are.
 
-Ranks that count as lost with a host are stopped when the host comes back (`settle`). `planner.health` decides
-what is given up.
+Ranks that count as lost with a host are stopped when the host comes back (`settle`). `planner.inventory`
+decides what is given up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from declarative.model.state import (
     silent_since,
 )
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness, Silence
-from declarative.planner.health import lost_with, silences
+from declarative.planner.inventory import lost_with, silences
 from declarative.provider import ProviderError
 from declarative.retry import PATIENCE, call
 

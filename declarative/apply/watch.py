@@ -34,7 +34,7 @@ from declarative.model.state import (
     unused_since,
 )
 from declarative.model.status import RankState, RankStatus
-from declarative.planner.health import silence_text
+from declarative.planner.inventory import silence_text
 from declarative.planner.tasks import gang_state
 from declarative.store import StateError, Store, Writer
 from declarative.store.lock import FOLLOWING

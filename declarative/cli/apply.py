@@ -379,7 +379,7 @@ def _nothing(session: ProjectSession) -> Desired:
 
 def protected(run: Run) -> dict[str, bool]:
     """The protected things that `destroy` was asked to delete → whether `limits.protected` guards them."""
-    from declarative.planner.plan_part import is_selected
+    from declarative.planner.part import is_selected
 
     state, desired = run.store.read(), run.desired
     asked = (run.options.targets, run.options.excludes)

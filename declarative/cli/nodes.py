@@ -364,7 +364,7 @@ def _is_rank_of(address: Address, task: str) -> bool:
 def _left(state: State, task: str, name: str, silent: Mapping[str, Silence], now: float) -> str:
     """Why a rank could not be stopped, and what to type next."""
     from declarative.model.text import clean
-    from declarative.planner.health import silence_text
+    from declarative.planner.inventory import silence_text
 
     node = state.node_of_rank(name)
     if node is None:

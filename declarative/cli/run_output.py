@@ -277,7 +277,7 @@ class LoopOutput:
         """Print which nodes fell silent, are given up, and answer again: a line for each, and not one a round
         for as long as that lasts.
         """
-        from declarative.planner.health import ANSWERS, silence_text
+        from declarative.planner.inventory import ANSWERS, silence_text
 
         here = {name: (s.given_up, bool(s.kept)) for name, s in inventory.silent.items()}
         for name in sorted(here, key=natural):
@@ -311,7 +311,7 @@ class RoundOutput(RunOutput):
 
     def planned(self, plan: Plan, inventory: Inventory) -> None:
         """Print the plan if it does something, and what is new of its diagnostics."""
-        from declarative.planner.health import SILENT_HINT
+        from declarative.planner.inventory import SILENT_HINT
 
         new = self._loop.new("plan", plan.diagnostics)
         # What it says of silent nodes has the time that is left, which differs each round.

@@ -59,9 +59,14 @@ def gather(session: ProjectSession, *, offline: bool, refresh: bool = False) -> 
     from declarative.apply.parallel import HURRIED
     from declarative.model.diagnostic import in_order, located
     from declarative.model.resource import Desired
-    from declarative.planner.health import host_health, node_health, warning_health
     from declarative.planner.hosts import contact_notes, hosts_of
-    from declarative.planner.inventory import observed_state, shown_drift
+    from declarative.planner.inventory import (
+        host_health,
+        node_health,
+        observed_state,
+        shown_drift,
+        warning_health,
+    )
     from declarative.planner.offers import GpuNode, lacking_gpus, may_rehearse, rehearsals
     from declarative.planner.volumes import gone_volume
     from declarative.render.status_view import host_view, status_view, with_waits
@@ -268,7 +273,7 @@ class _ProjectReader:
         self._turn = threading.Lock()
 
     def __call__(self) -> Recorded:
-        from declarative.planner.health import node_health
+        from declarative.planner.inventory import node_health
         from declarative.render.status_view import status_view, with_waits
         from declarative.serve.latest_state import Recorded
 

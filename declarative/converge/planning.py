@@ -233,7 +233,7 @@ def part_of(
     the tasks `aside`.
     """
     from declarative.planner.limits import with_limit_errors
-    from declarative.planner.plan_part import part_of_plan, part_with_room
+    from declarative.planner.part import part_of_plan, part_with_room
     from declarative.planner.probable_renames import refused_with
 
     whole = plan = planned()
@@ -255,7 +255,7 @@ def part_of(
 
 def _check_patterns(patterns: Iterable[str], plan: Plan, desired: Desired, state: State, among: str) -> None:
     """`InvalidError` for the first of them that names nothing."""
-    from declarative.planner.plan_part import possible_targets
+    from declarative.planner.part import possible_targets
 
     by_kind = {"task": desired.tasks, "fleet": desired.fleets, "volume": desired.volumes}
     known = {*possible_targets(plan, state), *(v.declared_by for v in desired.volumes.values())}

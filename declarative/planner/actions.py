@@ -24,8 +24,7 @@ from declarative.model.state import KINDS, Address, Record, State, natural, rank
 from declarative.model.status import RankState, RankStatus
 from declarative.placement.problem import Choice, Node, PlacementOutcome
 from declarative.planner.fleets import Fleets
-from declarative.planner.health import alone_seconds
-from declarative.planner.inventory import rank_holding
+from declarative.planner.inventory import alone_seconds, rank_holding
 from declarative.planner.plan import Action, Op, Reason
 from declarative.planner.tasks import Course, TaskDecision, changed_fields, due_retry
 from declarative.planner.volumes import VolumeDecision

@@ -32,9 +32,8 @@ from declarative.placement.search import Search
 from declarative.planner import tasks as task_decisions
 from declarative.planner import volumes as volume_decisions
 from declarative.planner.fleets import Fleets
-from declarative.planner.health import ANSWERS
 from declarative.planner.hosts import why_unasked, with_node_names, with_partition_nodes
-from declarative.planner.inventory import Inventory, blocks_of_others, observed_state
+from declarative.planner.inventory import ANSWERS, Inventory, blocks_of_others, observed_state
 from declarative.planner.plan import Queued, Reason
 from declarative.planner.tasks import Course, TaskDecision
 from declarative.planner.volumes import VolumeDecision, with_cleanup

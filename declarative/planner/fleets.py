@@ -29,7 +29,6 @@ from declarative.model.state import (
 )
 from declarative.model.status import BOOTING, NodeState, Readiness
 from declarative.placement.problem import FleetRule, Node
-from declarative.planner.health import BOOTS, usefulness, why_unfit
 from declarative.planner.hosts import (
     declared_hosts,
     hosts_in,
@@ -38,7 +37,7 @@ from declarative.planner.hosts import (
     shaping,
     unknown_offers,
 )
-from declarative.planner.inventory import Inventory
+from declarative.planner.inventory import BOOTS, Inventory, usefulness, why_unfit
 from declarative.planner.offers import allowed_backends, broken_limit, fleet_offers, unsplittable, why_nothing
 from declarative.planner.plan import Reason, warning
 

@@ -26,8 +26,7 @@ from declarative.model.spec.values import Resources
 from declarative.model.state import Address, Record, State, natural
 from declarative.model.status import HostRefusal
 from declarative.placement.problem import NodeType, Unseen, of_offer, offer_name
-from declarative.planner.health import refused_hint
-from declarative.planner.inventory import Inventory, blocks_of_others
+from declarative.planner.inventory import Inventory, blocks_of_others, refused_hint
 from declarative.planner.plan import Op, Plan
 
 ADDRESSES = ("hostname", "internal_ip", "address", "public_address")

@@ -1,4 +1,5 @@
-"""What was observed, and the state that results from the records with it. Pure.
+"""What was observed: the inventory, the state that results from the records with it, and the health of nodes.
+Pure.
 
 Observing is not changing: an ended rank's reservation counts as released once it is seen, before any command
 records that (docs/architecture.md, "What a change does").
@@ -8,19 +9,57 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, replace
-from typing import Any
+from typing import Annotated, Any
 
 from declarative.model.blocks import Shape, share
 from declarative.model.diagnostic import Diagnostic
+from declarative.model.inputs import NodeInputs, RankInputs
+from declarative.model.outputs import OneOf
 from declarative.model.record import struct
 from declarative.model.resource import LOCAL, Desired, Host, LeftOut, Offer, OthersShare
-from declarative.model.state import ANOTHERS, GIVEN_UP, TAGS, Address, Record, State
-from declarative.model.status import RankState, RankStatus, Readiness, Silence
-from declarative.planner.health import UNREAD, lost_with
-from declarative.planner.plan import Action, Drift
+from declarative.model.schema import Doc
+from declarative.model.spec import RetryEvent
+from declarative.model.spec.schedule import Retry
+from declarative.model.state import (
+    ANOTHERS,
+    GIVEN_UP,
+    TAGS,
+    Address,
+    Record,
+    State,
+    drain_of,
+    natural,
+    silent_since,
+)
+from declarative.model.status import (
+    BOOTING,
+    START_UP_LIMIT,
+    HostRefusal,
+    NodeState,
+    RankState,
+    RankStatus,
+    Readiness,
+    Silence,
+)
 
 LOSABLE = ("node", "volume")
 """Kinds whose loss matters. A gone attachment only means that its rank has ended."""
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """A difference between the records and what exists."""
+
+    address: Annotated[str, Doc("What differs.")]
+    change: Annotated[
+        str,
+        OneOf(("gone", "changed", "orphan", "ended")),
+        Doc(
+            "`gone`: it is recorded, but gone; `orphan`: it exists, but is not recorded; "
+            "`ended`: with `--refresh-only`, a rank failed."
+        ),
+    ]
+    detail: Annotated[str, Doc("For people.")]
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -119,18 +158,22 @@ def observed_state(state: State, inventory: Inventory) -> State:
     """The state as it would be recorded now: with recovered things, without vanished ones and ended ranks.
     A volume that is `lost` stays recorded, with the ranks that run on it.
     """
-    records = {**state.records, **inventory.recovered}
-    for address in (inventory.gone - inventory.lost) | unstarted(records, state, inventory):
+    records, gone = {**state.records, **inventory.recovered}, inventory.gone - inventory.lost
+    for address in gone | unstarted(records, state, inventory):
         records.pop(address, None)
     ranks = {**state.ranks, **inventory.ranks}
     for lost, cause in _lost(state, inventory).items():
         if Address("rank", lost) in records and not (lost in ranks and ranks[lost].state.ended):
             ranks[lost] = RankStatus(state=RankState.LOST, cause=cause)
-    staying = _kept(
-        records,
-        {name for name, status in ranks.items() if status.state.ended},
-        inventory.gone - inventory.lost,
-    )
+    ended = {name for name, status in ranks.items() if status.state.ended}
+    staying: dict[Address, Record] = {}
+    for address, record in records.items():
+        rank = rank_holding(record)
+        released = rank is not None and rank in ended and Address("rank", rank) in records
+        if released or (rank is not None and record.needs & gone):
+            continue
+        free = address.kind == "rank" and address.name in ended
+        staying[address] = replace(record, needs=frozenset()) if free else record
     return replace(
         state,
         records=staying,
@@ -150,20 +193,6 @@ def unstarted(records: Mapping[Address, Record], state: State, inventory: Invent
         if address.kind == "attachment" and record.needs & inventory.lost
         if Address("rank", record.attachment.rank) not in begun
     )
-
-
-def _kept(
-    records: Mapping[Address, Record], ended: Collection[str], gone: frozenset[Address]
-) -> dict[Address, Record]:
-    """The records without `gone` things, and without what ranks on them or `ended` ranks held."""
-    out: dict[Address, Record] = {}
-    for address, record in records.items():
-        rank = rank_holding(record)
-        if rank is not None and ((rank in ended and Address("rank", rank) in records) or record.needs & gone):
-            continue
-        free = address.kind == "rank" and address.name in ended
-        out[address] = replace(record, needs=frozenset()) if free else record
-    return out
 
 
 def _others(records: Mapping[Address, Record], inventory: Inventory) -> dict[str, dict[int, str]]:
@@ -187,12 +216,14 @@ def shown_drift(inventory: Inventory, desired: Desired) -> tuple[Drift, ...]:
     return tuple(d for d in inventory.drift if d.change != "orphan" or not is_forgotten(d.address))
 
 
-def vanished(recorded: State, inventory: Inventory, actions: Iterable[Action] = ()) -> tuple[Address, ...]:
+def vanished(
+    recorded: State, inventory: Inventory, forgotten: Collection[Address] = ()
+) -> tuple[Address, ...]:
     """Missing nodes and volumes that nobody was deleting: several of one backend at once, or any if nothing
     shows that the right place was asked.
 
     If the right place was asked, volumes alone do not count: none that is gone is made anew by itself,
-    however many they are. They do if `actions` would forget one of them, for a plan may err with a listing.
+    however many they are. They do if a plan has `forgotten` one of them, for it may err with a listing.
 
     This is more likely a fault than the truth, so the user decides (rule 2 of docs/architecture.md, "Rules
     for backends"). A thing that its backend reports as ended is not missing: any number of spot nodes may be
@@ -203,21 +234,17 @@ def vanished(recorded: State, inventory: Inventory, actions: Iterable[Action] = 
     by_backend: dict[str, list[Address]] = {}
     for address in missing:
         record = recorded.records.get(address)
-        known = record is None or _was_given_up(record) or record.gone_since is not None
-        if record and address.kind in LOSABLE and not known:
+        if record is None or address.kind not in LOSABLE or record.gone_since is not None:
+            continue
+        # Its cloud may have been ending it because it did not answer.
+        if record.outputs.get(GIVEN_UP) is None or record.node.host:
             by_backend.setdefault(record.backend or LOCAL, []).append(address)
-    forgotten = {action.address for action in actions if action.believes}
     doubtful: list[Address] = []
     for addresses in by_backend.values():
         matters = any(address.kind == "node" or address in forgotten for address in addresses)
         if (matters and len(addresses) > 1) or inventory.unsure & {*addresses}:
             doubtful += addresses
     return tuple(doubtful)
-
-
-def _was_given_up(record: Record) -> bool:
-    """Whether its cloud was ending it because it did not answer."""
-    return record.outputs.get(GIVEN_UP) is not None and not record.node.host
 
 
 def blocks_of_others(
@@ -238,3 +265,290 @@ def blocks_of_others(
         for block in free[len(out) : busy_blocks]:
             out[block] = one.holder
     return out
+
+
+# ------------------------------------------------------------------------------------------------- health
+# Which things need somebody, which nodes do not answer and are given up, which are made anew.
+#
+# A node that does not answer takes no new work, and is given up after its fleet's `unreachable_duration`,
+# if that is safe. A cloud ends its node before anything of the node counts as lost. A host is only out of
+# reach: other hosts have to answer, to show that our own line is not the fault. Our line also counts as the
+# fault if several nodes fall silent at once, and none is left that answers. While their cloud answers, that
+# is believed for at most `SURE` times the limit. Its API is reached by another way than the machines, so it
+# proves nothing about the line. But dead machines that their cloud reports as running would hold their gang,
+# and cost money, without end.
+
+SICK = (NodeState.NOT_READY, NodeState.UNREACHABLE, NodeState.FAILED)
+"""States of nodes that need somebody. The others are ready, starting, or unobserved."""
+LEFT_OUT, UNREADABLE, GONE = "left_out", "unreadable", "gone"
+UNREAD = "backend-unreadable"
+"""The code of the warning about a backend that does not answer."""
+NO_REASON = "no reason is known"
+NODE_HINT = "fix that by hand: no plan does it; `fleetform status --refresh` shows how nodes are"
+SILENT_HINT = (
+    "once it answers, it takes work again by itself, unless it is drained or given up; `fleetform status "
+    "--refresh` shows how nodes are"
+)
+HOST_HINT = "once that is mended, `fleetform plan` shows what becomes of it"
+
+TRUST_HINT = "`fleetform hosts trust` shows the fingerprints and, where you agree, writes the keys"
+REPLACE_HINT = (
+    "somebody may be posing as it: ask who runs it; if it was set up anew, `fleetform hosts trust --replace` "
+    "shows the fingerprints and, where you agree, writes the new key"
+)
+LOGIN_HINT = (
+    "name another private key, or let this one in: `ssh-copy-id` appends its public half to "
+    "`~/.ssh/authorized_keys` there"
+)
+
+
+def refused_hint(refusal: HostRefusal) -> str:
+    """What is to be done about a host that is refused, or refuses us."""
+    if not refusal.key:
+        return LOGIN_HINT
+    return REPLACE_HINT if refusal.known else TRUST_HINT
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class Health:
+    """One unhealthy thing. Times are seconds since the epoch, by our clock."""
+
+    address: str
+    """`node/NAME`, `volume/NAME`, `backend/NAME`, or `fleet/NAME` for a declared host that is not a node."""
+    state: str
+    """A node's state, `left_out` for a host, `unreadable` for a backend, `gone` for a volume."""
+    detail: str
+    host: str | None = None
+    """The host that is left out."""
+    since: float | None = None
+    """When a node stopped answering."""
+    until: float | None = None
+    """When it is given up, if it does not answer before."""
+    hint: str | None = None
+
+
+def node_hint(state: NodeState) -> str:
+    """What is to be done about a node in a state that needs somebody; nothing, if that passes by itself."""
+    return SILENT_HINT if state is NodeState.UNREACHABLE else NODE_HINT
+
+
+def node_health(
+    readiness_of_nodes: Iterable[tuple[str, Readiness]], silent: Mapping[str, Silence], now: float
+) -> tuple[Health, ...]:
+    """The health of nodes that stay, by their last readiness, and what follows if they do not answer."""
+    return tuple(
+        Health(
+            address=f"node/{name}",
+            state=readiness.state.value,
+            detail=silence_text(silent[name], now) if name in silent else readiness.reason or NO_REASON,
+            since=silent[name].since if name in silent else None,
+            until=silent[name].until if name in silent else None,
+            hint=node_hint(readiness.state),
+        )
+        for name, readiness in sorted(readiness_of_nodes, key=lambda item: natural(item[0]))
+        if readiness.state in SICK
+    )
+
+
+def host_health(left_out: Iterable[LeftOut]) -> tuple[Health, ...]:
+    """The health of declared hosts that are not nodes."""
+    return tuple(
+        Health(
+            address=f"fleet/{i.host.fleet}",
+            state=LEFT_OUT,
+            detail=i.reason,
+            host=i.host.key,
+            hint=refused_hint(i.refusal) if i.refusal else HOST_HINT,
+        )
+        for i in left_out
+    )
+
+
+_OF_WARNING = {UNREAD: UNREADABLE, "volume-gone": GONE}
+
+
+def warning_health(diagnostics: Iterable[Diagnostic]) -> tuple[Health, ...]:
+    """The health of backends that did not answer as they should, and of volumes that are gone."""
+    return tuple(
+        Health(address=d.address or "", state=_OF_WARNING[d.code], detail=d.summary, hint=d.hint)
+        for d in diagnostics
+        if d.code in _OF_WARNING
+    )
+
+
+LIMIT = 600.0
+"""Seconds after which a node is given up if its fleet is not declared."""
+ALONE = 0.65
+"""The share of its fleet's `unreachable_duration` that a rank runs on when its host is cut off. In the rest
+it has to notice that and end, before others count it as lost; they begin to count later than it does."""
+AT_ONCE = 60.0
+"""Seconds within which nodes fall silent `at once`."""
+SURE = 3
+"""How many times the limit nodes of a backend may be silent if all fell silent at once."""
+ANSWERS = (NodeState.READY, NodeState.NOT_READY)
+
+
+def silences(
+    state: State, readiness: Mapping[str, Readiness], limits: Mapping[str, float | None], now: float
+) -> dict[str, Silence]:
+    """The recorded nodes that did not answer when `readiness` was observed.
+
+    `limits` is fleet → seconds after which its nodes are given up, None for never.
+    """
+    nodes = {r.address.name: r for r in state.of("node") if r.address.name in readiness}
+    silences_of = {
+        name: _silence(record, observed, limits.get(record.node.fleet, LIMIT), now)
+        for name, record in nodes.items()
+        if (observed := readiness[name]).state is NodeState.UNREACHABLE
+    }
+    silent = _SilentNodes(nodes, readiness, silences_of, now)
+    return {name: silent.judged(name) for name in silences_of}
+
+
+def _silence(record: Record, observed: Readiness, limit: float | None, now: float) -> Silence:
+    """When a node stopped answering, and until when it is waited for. A limit that became shorter since
+    counts from the apply that recorded it: what was recorded before holds in this one.
+    """
+    known = silent_since(record)
+    since = known if known is not None else min(now, observed.observed_at or now)
+    start, before = since, limit
+    if known is not None and (recorded := record.silent_limit):
+        start, before = max(since, recorded.since), recorded.seconds
+    silence = Silence(since=since, until=None, why=observed.reason, limit=limit, counts_from=start)
+    if limit is None:
+        return silence
+    if limit == before:
+        return replace(silence, until=start + limit)
+    if before is not None and before < limit:
+        return replace(silence, until=since + limit, counts_from=since)
+    until = None if before is None else start + before
+    return replace(silence, until=until, counts_from=now)
+
+
+@struct(frozen=True, slots=True)
+class _SilentNodes:
+    """The readiness of all recorded nodes, and the silent ones among them."""
+
+    nodes: Mapping[str, Record]
+    readiness: Mapping[str, Readiness]
+    silent: Mapping[str, Silence]
+    now: float
+
+    def judged(self, name: str) -> Silence:
+        """What follows for a silent node: it is given up, now or later, or it is kept."""
+        node, silence = self.nodes[name], self.silent[name]
+        if silence.until is None or self.now < silence.until:
+            return silence
+        if kept := self._kept(node):
+            return replace(silence, until=None, kept=kept)
+        line = self._line(node)
+        if line:
+            silence = replace(silence, until=silence.since + SURE * (silence.until - silence.since))
+            if self.now < (silence.until or 0.0):
+                return replace(silence, kept=line)
+        return replace(silence, given_up=True)
+
+    def _kept(self, node: Record) -> str | None:
+        """Why a node is never given up, even after its time."""
+        if not node.node.host:
+            if node.node.prevent_destroy:
+                return "its fleet's `prevent_destroy` is true"
+            return "the project's `limits.protected` names it" if node.node.protected else None
+        fleet = node.node.fleet
+        others = (name for name, other in self.nodes.items() if other.node.fleet == fleet)
+        if any(self.readiness[name].state is NodeState.READY for name in others):
+            return None
+        return f"no other host of fleet/{fleet} answers, so that it may be the line from here"
+
+    def _line(self, node: Record) -> str | None:
+        """Why a cloud's node is not given up yet after its time: our own line may be the fault."""
+        if node.node.host or self.readiness[node.address.name].down:
+            return None
+        others = [name for name, other in self.nodes.items() if other.backend == node.backend]
+        if any(self.readiness[name].state in ANSWERS for name in others):
+            return None
+        times = [self.silent[name].since for name in others if name in self.silent]
+        if len(times) == 1 or max(times) - min(times) > AT_ONCE:
+            return None
+        return (
+            f"all nodes of backend {node.backend} fell silent at once, so that it may be the line from here"
+        )
+
+
+def lost_with(name: str, silence: Silence) -> str:
+    """The cause of a rank's loss on a node that was given up."""
+    limit = 0 if silence.until is None else round(silence.until - silence.since)
+    return (
+        f"node/{name} was given up: it has not answered for {duration_text(limit)} (`unreachable_duration`)"
+    )
+
+
+def duration_text(seconds: float) -> str:
+    """`90 s`, `10 min`, `3 h`: a time in its largest whole unit."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size or (seconds >= size and seconds % size == 0):
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds)} s"
+
+
+def silence_text(silence: Silence, now: float) -> str:
+    """`has not answered for 3 min (timed out): it is given up in 7 min`, for a node."""
+    past = now - silence.since
+    text = f"has not answered for {duration_text(past)}" if past >= 1 else "does not answer"
+    why = f" ({silence.why})" if silence.why else ""
+    if silence.given_up:
+        then = "it is given up"
+    elif silence.kept:
+        then = f"it is not given up: {silence.kept}"
+        if silence.until is not None:
+            then += f"; if none answers, it is given up in {duration_text(max(0.0, silence.until - now))}"
+    elif silence.until is None:
+        then = "it is never given up (`unreachable_duration: off`)"
+    else:
+        then = f"it is given up in {duration_text(max(0.0, silence.until - now))}"
+    return f"{text}{why}: {then}"
+
+
+def alone_seconds(node: NodeInputs, rank: RankInputs, limits: Mapping[str, float | None]) -> int | None:
+    """`Launch.alone_seconds` of a rank that may run again elsewhere while nobody can end it here. `limits` is
+    fleet → seconds after which its nodes are given up.
+    """
+    limit = limits.get(node.fleet, LIMIT)
+    if limit is None or not node.host:
+        return None
+    runs_again = RetryEvent.INTERRUPTION in Retry.parse(rank.retry or False).on_events
+    return max(1, int(limit * ALONE)) if runs_again else None
+
+
+DRAINED, FAILED, BROKEN, BOOTS, WORKS = range(5)
+
+
+def why_unfit(
+    record: Record, observed: Readiness, idle_since: float | None, now: float, silence: Silence | None = None
+) -> str | None:
+    """Why an idle node is replaced; None if it is fit, or may still become fit.
+
+    A node that was ready before is never starting again. An existing host gains nothing from another try.
+    """
+    if record.node.host:
+        return None
+    if silence and silence.given_up:
+        return f"it has not answered for {duration_text(now - silence.since)}"
+    late = idle_since is not None and now - idle_since >= START_UP_LIMIT
+    if observed.state is not NodeState.FAILED and not (observed.state in BOOTING and late):
+        return None
+    why = f": {observed.reason}" if observed.reason else ""
+    if observed.state is NodeState.FAILED:
+        return f"it failed{why}"
+    return f"not ready within {START_UP_LIMIT / 60:.0f} minutes{why}"
+
+
+def usefulness(record: Record, state: NodeState) -> int:
+    """How much a fleet loses with an idle node, from `DRAINED` (least) to `WORKS` (most)."""
+    if drain_of(record):
+        return DRAINED
+    if state is NodeState.FAILED:
+        return FAILED
+    if state is NodeState.READY:
+        return WORKS
+    return BOOTS if state in BOOTING else BROKEN

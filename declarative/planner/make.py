@@ -17,18 +17,27 @@ from declarative.model.status import NodeState, RankState, Silence
 from declarative.placement.problem import Node, Refusal
 from declarative.planner.actions import build_actions
 from declarative.planner.decisions import Decisions, PlanRequest, decide
-from declarative.planner.differences import node_differences
 from declarative.planner.fallbacks import fallbacks
 from declarative.planner.fleets import Fleets
-from declarative.planner.health import NO_REASON, SICK, host_health, node_health, node_hint, silence_text
 from declarative.planner.hosts import MEET_HINT, addresses_of, contact_notes, no_meeting
-from declarative.planner.inventory import Inventory, observed_state, shown_drift, vanished
+from declarative.planner.inventory import (
+    NO_REASON,
+    SICK,
+    Drift,
+    Inventory,
+    host_health,
+    node_health,
+    node_hint,
+    observed_state,
+    shown_drift,
+    silence_text,
+    vanished,
+)
 from declarative.planner.limits import too_large
 from declarative.planner.offers import GpuNode, fleet_shortages, rehearsals, unknown_regions
 from declarative.planner.plan import (
     Action,
     Basis,
-    Drift,
     Observed,
     Op,
     Plan,
@@ -39,7 +48,14 @@ from declarative.planner.plan import (
     finding,
     warning,
 )
-from declarative.planner.preview import block_holders, node_previews, plan_cost, reservations, suggestions
+from declarative.planner.preview import (
+    block_holders,
+    node_differences,
+    node_previews,
+    plan_cost,
+    reservations,
+    suggestions,
+)
 from declarative.planner.probable_renames import looks_renamed, naming_nothing
 from declarative.planner.tasks import Course, TaskDecision, decide_task, end_text, gang_state
 from declarative.planner.volumes import losses, unmounted_volumes
@@ -116,6 +132,7 @@ def plan_with_decisions(request: PlanRequest, max_work: int | None = None) -> tu
     ended = tuple((name, end.value) for name, end in ends if end.ended and end is not RankState.SUCCEEDED)
     there = [decision for decision in fleets.decisions.values() if not decision.ends]
     anew = {decision.node.name for decision in there if decision.remade}
+    forgotten = {action.address for action in actions if action.believes}
     held = reservations(recorded, state, decisions)
     holders = block_holders(state, held)
     plan = Plan(
@@ -132,7 +149,7 @@ def plan_with_decisions(request: PlanRequest, max_work: int | None = None) -> tu
         ),
         observed=Observed(
             drift=shown_drift(inventory, desired),
-            vanished=tuple(map(str, vanished(recorded, inventory, actions))),
+            vanished=tuple(map(str, vanished(recorded, inventory, forgotten))),
             ended=ended,
             unfit=(
                 *node_health(((node.name, node.readiness) for node in staying), inventory.silent, now),

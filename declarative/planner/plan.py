@@ -14,9 +14,9 @@ from declarative.model.outputs import Key, Moment, OneOf, Usd, address_of
 from declarative.model.record import struct
 from declarative.model.resource import Desired
 from declarative.model.schema import Doc, Is
-from declarative.model.state import ORPHAN, Address, Renamed, Spent
+from declarative.model.state import ORPHAN, Address, Record, Renamed, Spent
 from declarative.placement.problem import Refusal, Remedy, Suggestion
-from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, warning_health
+from declarative.planner.inventory import LEFT_OUT, UNREADABLE, Drift, Health, warning_health
 
 FORMAT_VERSION = 1
 ROUNDING = 1e-6
@@ -32,7 +32,7 @@ class Op(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why an action is done: for people, and for what the loop may do without one (`permit.causes_of`)."""
+    """Why an action is done: for people, and for what the loop may do without one (`part.causes_of`)."""
 
     NEW = "new"
     ADOPTED = "adopted"
@@ -144,6 +144,24 @@ class Action:
         return self.op is Op.DELETE and self.address.kind == "volume" and (self.of_gone or not self.forgets)
 
 
+def group_of(action: Action) -> str:
+    """The group of an action, which is done as a whole: `task/train`, `node/gpu-0`, `volume/data-0`."""
+    return str(action.address) if action.task is None else f"task/{action.task}"
+
+
+def names_of(item: Action | Record) -> set[str]:
+    """The names that mean an action or a record: its own, and those of its task, fleet or volume."""
+    out, inputs = {str(item.address)}, item.typed
+    if item.task is not None:
+        out.add(f"task/{item.task}")
+    if isinstance(inputs, NodeInputs):
+        out.add(f"fleet/{inputs.fleet}")
+    base, _, number = item.address.name.rpartition("-")
+    if item.address.kind == "volume" and number.isdecimal():
+        out.add(f"volume/{base}")
+    return out
+
+
 class ReservationStatus(StrEnum):
     """Whether a rank's blocks are taken by this plan, were held before, or are given back."""
 
@@ -173,22 +191,6 @@ class Reservation:
     restart: Annotated[bool, Doc("Whether the rank runs, and is stopped and started again by this plan.")] = (
         False
     )
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class Drift:
-    """A difference between the records and what exists."""
-
-    address: Annotated[str, Doc("What differs.")]
-    change: Annotated[
-        str,
-        OneOf(("gone", "changed", "orphan", "ended")),
-        Doc(
-            "`gone`: it is recorded, but gone; `orphan`: it exists, but is not recorded; "
-            "`ended`: with `--refresh-only`, a rank failed."
-        ),
-    ]
-    detail: Annotated[str, Doc("For people.")]
 
 
 @struct(frozen=True, slots=True, kw_only=True)

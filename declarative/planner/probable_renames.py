@@ -22,8 +22,7 @@ from declarative.model.resource import Desired, offer_of
 from declarative.model.state import State
 from declarative.planner.fleets import fixed_changes
 from declarative.planner.offers import allowed_backends, broken_limit
-from declarative.planner.plan import Action, Op, Plan, warning
-from declarative.planner.plan_part import group_of, names_of
+from declarative.planner.plan import Action, Op, Plan, group_of, names_of, warning
 from declarative.planner.tasks import changed_fields
 from declarative.planner.volumes import keeps_content
 

@@ -1,4 +1,4 @@
-"""Splits a plan into what a round does and what waits: the rules of `planner.permit`, with the
+"""Splits a plan into what a round does and what waits: the rules of `planner.part`, with the
 loop's memory.
 """
 
@@ -17,7 +17,7 @@ from declarative.model.resource import LOCAL, Desired
 from declarative.model.spec.project import Cause, Reconcile
 from declarative.model.state import State
 from declarative.planner.approval import approval_of
-from declarative.planner.permit import (
+from declarative.planner.part import (
     DAY,
     EarlierChange,
     PermitInputs,
@@ -27,8 +27,7 @@ from declarative.planner.permit import (
     components,
     permitted_part,
 )
-from declarative.planner.plan import Op, Plan, Reason, Unplaced
-from declarative.planner.plan_part import group_of
+from declarative.planner.plan import Op, Plan, Reason, Unplaced, group_of
 from declarative.planner.tasks import DELAYS, due_retry
 from declarative.reconcile.round import Wait
 from declarative.store.journal import Permit

@@ -13,8 +13,8 @@ from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.status import NodeState
 from declarative.model.text import clean, numberless
-from declarative.planner.health import GONE, LEFT_OUT, UNREADABLE, Health
-from declarative.planner.plan import Drift, Plan, largest_shares
+from declarative.planner.inventory import GONE, LEFT_OUT, UNREADABLE, Drift, Health
+from declarative.planner.plan import Plan, largest_shares
 from declarative.render.output_json import iso
 from declarative.render.status_view import HostView, NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.render.text import (

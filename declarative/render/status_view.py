@@ -27,8 +27,8 @@ from declarative.model.state import (
     task_state,
 )
 from declarative.model.status import Drain, NodeState, Outage, RankState, RankStatus, Readiness, Silence
-from declarative.planner.health import GONE, LEFT_OUT, SICK, UNREADABLE, Health
-from declarative.planner.plan import FORMAT_VERSION, ROUNDING, Drift, held_price, total_price
+from declarative.planner.inventory import GONE, LEFT_OUT, SICK, UNREADABLE, Drift, Health
+from declarative.planner.plan import FORMAT_VERSION, ROUNDING, held_price, total_price
 from declarative.planner.tasks import retry_outlook
 from declarative.render.output_json import output
 from declarative.store.events import Waiting

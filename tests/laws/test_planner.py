@@ -17,8 +17,8 @@ from declarative.model.status import BOOTING, NodeState, RankState
 from declarative.planner.inventory import Inventory, observed_state
 from declarative.planner.limits import with_limit_errors
 from declarative.planner.make import make_plan
-from declarative.planner.plan import Op, Reason, ReservationStatus
-from declarative.planner.plan_part import group_of, part_of_plan, part_with_room, possible_targets
+from declarative.planner.part import part_of_plan, part_with_room, possible_targets
+from declarative.planner.plan import Op, Reason, ReservationStatus, group_of
 from declarative.render.output_json import to_json
 from declarative.render.plan_document import plan_json
 from tests.support.model import World, offers_of, project, set_limits

@@ -22,7 +22,7 @@ from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankState
 from declarative.planner.inventory import observed_state
 from declarative.planner.make import make_plan
-from declarative.planner.permit import (
+from declarative.planner.part import (
     CAUSES,
     DAY,
     EarlierChange,

@@ -13,8 +13,7 @@ from declarative.cli.run_output import LoopOutput
 from declarative.model.diagnostic import Severity
 from declarative.model.state import SILENT, SILENT_LIMIT, Address, Record, State
 from declarative.model.status import BOOTING, NodeState, RankState, RankStatus, Readiness, Silence
-from declarative.planner.health import lost_with, silence_text, silences
-from declarative.planner.inventory import Inventory, observed_state
+from declarative.planner.inventory import Inventory, lost_with, observed_state, silence_text, silences
 from declarative.store import open_store
 
 NOW = 10_000.0

@@ -15,9 +15,8 @@ from declarative.model.codes import CODES
 from declarative.model.resource import LeftOut
 from declarative.model.state import State
 from declarative.model.status import HostRefusal, NodeState
-from declarative.planner.health import host_health, node_hint
 from declarative.planner.hosts import contact_notes, declared_hosts
-from declarative.planner.inventory import Inventory
+from declarative.planner.inventory import Inventory, host_health, node_hint
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.output_json import diagnostics_json
 from declarative.render.status_view import host_view

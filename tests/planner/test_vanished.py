@@ -13,8 +13,7 @@ import pytest
 
 from declarative.model.state import GIVEN_UP, GONE_SINCE, Address, Intent, Record, State
 from declarative.model.status import RankState, RankStatus, Silence
-from declarative.planner.health import lost_with
-from declarative.planner.inventory import Inventory, observed_state, unstarted, vanished
+from declarative.planner.inventory import Inventory, lost_with, observed_state, unstarted, vanished
 from declarative.planner.plan import Action, Op, Reason
 from tests.support.model import of_attachment, of_kind, of_reservation
 
@@ -68,8 +67,9 @@ def test_volumes_alone_are_in_doubt_where_they_would_be_forgotten() -> None:
     other = Address("volume", "other")
     known, seen = state(record(DISK), record(other)), gone(DISK, other)
     deletes = Action(op=Op.DELETE, address=DISK, reason=Reason.REMOVED)
-    assert vanished(known, seen) == vanished(known, seen, [replace(deletes, forget=True)]) == ()
-    assert vanished(known, seen, [deletes]) == (DISK, other)
+    assert (deletes.believes, replace(deletes, forget=True).believes) == (True, False)
+    assert vanished(known, seen) == ()
+    assert vanished(known, seen, [DISK]) == (DISK, other)
 
 
 def test_one_of_each_backend_is_in_no_doubt() -> None:

@@ -20,17 +20,8 @@ from declarative.model.inputs import KINDS, RankInputs, data_of, known
 from declarative.model.state import Address, Record
 from declarative.model.text import host_lists, ranges
 from declarative.placement.problem import RankVerdict, Refusal, Rejection, Verdict
-from declarative.planner.health import Health
-from declarative.planner.plan import (
-    Action,
-    Cost,
-    Drift,
-    NodePreview,
-    Op,
-    Reason,
-    Reservation,
-    ReservationStatus,
-)
+from declarative.planner.inventory import Drift, Health
+from declarative.planner.plan import Action, Cost, NodePreview, Op, Reason, Reservation, ReservationStatus
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.html import plan_html
 from declarative.render.listings import state_text

@@ -28,7 +28,8 @@ from declarative.planner.approval import (
     differences,
     read_approval,
 )
-from declarative.planner.plan import Drift, Op, Reason
+from declarative.planner.inventory import Drift
+from declarative.planner.plan import Op, Reason
 from declarative.render.html import plan_html
 from declarative.render.markdown import fenced, plan_markdown
 from declarative.render.plan_document import plan_json

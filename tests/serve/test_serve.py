@@ -21,7 +21,7 @@ from hypothesis.strategies import integers, ip_addresses
 
 from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
-from declarative.planner.health import Health
+from declarative.planner.inventory import Health
 from declarative.planner.plan import Op
 from declarative.reconcile.round import Round, Wait
 from declarative.render.html import hash_of
