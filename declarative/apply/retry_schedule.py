@@ -174,7 +174,7 @@ class Retries:
             return None
         if any(state.get("reservation", r.address.name) for r in have):
             return Due(when=math.inf, cause=retry.cause)  # its blocks are given back first
-        delay = self._delay(retry.count - 1)
+        delay = self._delay(retry.series.count - 1)
         due = Due(when=retry.noticed + delay, cause=retry.cause, delay=delay)
         if due.when > self._end(task, retry.series.since):
             return None

@@ -239,7 +239,7 @@ def save(
     """Put a plan with all that `apply` needs into a file of mode 0600, in one step; then its signature beside
     it, if there is a `key`.
     """
-    from declarative.planner.saved_plan import facts_used
+    from declarative.planner.saved_plan import facts_of
     from declarative.render.output_json import iso
 
     desired = source.desired
@@ -247,7 +247,7 @@ def save(
     digests = {rank.files.digest for rank in ranks if rank.files}
     saved = SavedPlan(
         plan=plan,
-        facts=facts_used(plan, source.recorded, source.inventory),
+        facts=facts_of(plan, source.recorded, source.inventory),
         backends=desired.backends,
         tasks=tuple(sorted(desired.tasks)),
         files={digest: session.files[digest] for digest in sorted(digests)},

@@ -32,7 +32,7 @@ from declarative.planner.plan import Plan
 from declarative.planner.saved_plan import (
     SavedPlan,
     changed_facts,
-    facts_now,
+    facts_of,
     record_difference,
     stopped_by_now,
 )
@@ -79,7 +79,7 @@ def checked_plan(run: Run, saved: SavedPlan, writer: Writer) -> Plan:
     known = set(plan.diagnostics)
     run.observer.warn(tuple(d for d in inventory.diagnostics if d not in known))
     changed = (
-        *changed_facts(facts, facts_now(plan, facts, state, inventory), inventory.readiness),
+        *changed_facts(facts, facts_of(plan, state, inventory, facts), inventory.readiness),
         *stopped_by_now(plan, observed_state(state, inventory), run.now()),
     )
     if changed:

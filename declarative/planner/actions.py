@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from declarative.model.inputs import (
     AttachmentInputs,
@@ -58,75 +58,21 @@ class ActionGraph:
             self._made[action.address] = key
 
     def create(
-        self,
-        address: Address,
-        after: Inputs,
-        reason: Reason,
-        because: tuple[str, ...] = (),
-        *,
-        holds: tuple[Address, ...] = (),
-        backend: str | None = None,
+        self, address: Address, after: Inputs, reason: Reason, because: tuple[str, ...] = (), **more: Any
     ) -> None:
-        """Add a creation."""
-        self.add(
-            Action(
-                op=Op.CREATE,
-                address=address,
-                reason=reason,
-                because=because,
-                after=after,
-                holds=holds,
-                backend=backend,
-            )
-        )
+        """Add a creation; `more` are other fields of `Action`."""
+        self.add(Action(op=Op.CREATE, address=address, reason=reason, because=because, after=after, **more))
 
-    def update(
-        self,
-        record: Record,
-        after: Inputs,
-        reason: Reason,
-        because: tuple[str, ...],
-        *,
-        holds: tuple[Address, ...] = (),
-        ends: bool = False,
+    def change(
+        self, op: Op, record: Record, reason: Reason, because: tuple[str, ...] = (), **more: Any
     ) -> None:
-        """Add a change in place."""
-        self.add(
-            Action(
-                op=Op.UPDATE,
-                address=record.address,
-                reason=reason,
-                because=because,
-                before=record.typed,
-                after=after,
-                holds=holds,
-                backend=record.backend,
-                ends=ends,
-            )
-        )
+        """Add an update or a deletion of what is recorded; `more` are other fields of `Action`."""
+        own = {"address": record.address, "before": record.typed, "backend": record.backend}
+        self.add(Action(op=op, reason=reason, because=because, **own, **more))
 
-    def delete(
-        self,
-        record: Record,
-        reason: Reason,
-        because: tuple[str, ...] = (),
-        *,
-        forget: bool = False,
-        ends: bool = False,
-    ) -> None:
+    def delete(self, record: Record, reason: Reason, because: tuple[str, ...] = (), **more: bool) -> None:
         """Add a deletion."""
-        self.add(
-            Action(
-                op=Op.DELETE,
-                address=record.address,
-                reason=reason,
-                because=because,
-                before=record.typed,
-                backend=record.backend,
-                forget=forget,
-                ends=ends,
-            )
-        )
+        self.change(Op.DELETE, record, reason, because, **more)
 
     def after(self, action: str, needed: Iterable[str]) -> None:
         """`action` waits for those of `needed` that exist."""
@@ -212,9 +158,10 @@ def build_actions(
     choices: dict[str, list[Choice]] = {}
     for choice in decisions.outcome.choices:
         choices.setdefault(choice.task, []).append(choice)
-    _volume_actions(graph, decisions.volumes, recorded)
+    gone = recorded.records.keys() - state.records.keys()
+    _volume_actions(graph, decisions.volumes, gone)
     _node_actions(graph, decisions.fleets)
-    _launch_actions(graph, decisions.fleets, decisions.outcome, recorded)
+    _launch_actions(graph, decisions.fleets, decisions.outcome, gone)
     _make_room(graph, decisions.fleets, decisions.outcome)
     nodes = decisions.nodes()
     fleets = decisions.fleets.desired.fleets
@@ -244,12 +191,10 @@ def _fence(graph: ActionGraph, recorded: State) -> None:
                 graph.after(key, (ends,))
 
 
-def _is_gone(graph: ActionGraph, recorded: State, address: Address) -> bool:
-    """Whether an address is recorded, and its thing is not there any more."""
-    return address in recorded.records and address not in graph.state.records
-
-
-def _volume_actions(graph: ActionGraph, volumes: Mapping[str, VolumeDecision], recorded: State) -> None:
+def _volume_actions(
+    graph: ActionGraph, volumes: Mapping[str, VolumeDecision], gone: Collection[Address]
+) -> None:
+    """Create, update and delete volumes. What is `gone` is recorded, and its thing is not there any more."""
     for decision in volumes.values():
         if decision.waits:
             continue
@@ -257,11 +202,11 @@ def _volume_actions(graph: ActionGraph, volumes: Mapping[str, VolumeDecision], r
         if decision.record and decision.deletes:
             graph.delete(decision.record, decision.reason, decision.because, forget=decision.forgotten)
         if decision.after and decision.makes:
-            reason = Reason.GONE if _is_gone(graph, recorded, address) else decision.reason
+            reason = Reason.GONE if address in gone else decision.reason
             backend = decision.after.backend
             graph.create(address, decision.after, reason, decision.because, backend=backend)
         elif decision.record and decision.after and decision.updates:
-            graph.update(decision.record, decision.after, decision.reason, decision.because)
+            graph.change(Op.UPDATE, decision.record, decision.reason, decision.because, after=decision.after)
 
 
 def _node_actions(graph: ActionGraph, fleets: Fleets) -> None:
@@ -273,12 +218,14 @@ def _node_actions(graph: ActionGraph, fleets: Fleets) -> None:
         elif decision.goes:
             graph.delete(record, decision.goes, decision.because)
         elif decision.changed:
-            graph.update(record, decision.after, Reason.CHANGED, decision.changed)
+            graph.change(Op.UPDATE, record, Reason.CHANGED, decision.changed, after=decision.after)
         elif decision.mended:
-            graph.update(record, decision.after, Reason.DRIFT, decision.mended)
+            graph.change(Op.UPDATE, record, Reason.DRIFT, decision.mended, after=decision.after)
 
 
-def _launch_actions(graph: ActionGraph, fleets: Fleets, outcome: PlacementOutcome, recorded: State) -> None:
+def _launch_actions(
+    graph: ActionGraph, fleets: Fleets, outcome: PlacementOutcome, gone: Collection[Address]
+) -> None:
     remade = {f.node.name: f for f in fleets.decisions.values() if f.remade}
     for node in outcome.launches:
         assert node.offer is not None
@@ -289,7 +236,7 @@ def _launch_actions(graph: ActionGraph, fleets: Fleets, outcome: PlacementOutcom
         after = replace(after, protected=guarded)
         if old:
             reason = old.goes or Reason.CHANGED
-        elif _is_gone(graph, recorded, address):
+        elif address in gone:
             reason = Reason.GONE
         else:
             reason = Reason.NEW if after.instance_id is None else Reason.ADOPTED
@@ -417,7 +364,8 @@ def _in_place(
         spec = replace(decision.want.spec, retry=Retry.parse(before.retry or False))
         if due_retry(replace(decision.want, spec=spec), have, graph.state, now):
             ends = due_retry(decision.want, have, graph.state, now) is None
-    graph.update(record, after, Reason.CHANGED, in_place, holds=tuple(sorted(record.needs)), ends=ends)
+    holds = tuple(sorted(record.needs))
+    graph.change(Op.UPDATE, record, Reason.CHANGED, in_place, after=after, holds=holds, ends=ends)
 
 
 def is_used_up(status: RankStatus | None, inputs: RankInputs, now: float) -> bool:
@@ -480,34 +428,32 @@ def _starts(
 def _reserve(graph: ActionGraph, choice: Choice, decision: TaskDecision, site: Node) -> None:
     """Reserve the blocks and attach the volumes of one rank. Unchanged ones are kept."""
     name = rank_name(choice.task, choice.rank)
-    node = Address("node", choice.node)
+    node, reservation = Address("node", choice.node), Address("reservation", name)
     reason = Reason.NEW if decision.course is Course.RESIZED else decision.reason
-    reservation = Action(
-        op=Op.CREATE,
-        address=Address("reservation", name),
-        reason=reason,
-        after=ReservationInputs(
-            task=choice.task,
-            rank=choice.rank,
-            node=choice.node,
-            blocks=tuple(choice.blocks),
-            total_blocks=site.total,
-        ),
-        holds=(node,),
+    inputs = ReservationInputs(
+        task=choice.task,
+        rank=choice.rank,
+        node=choice.node,
+        blocks=tuple(choice.blocks),
+        total_blocks=site.total,
     )
-    _put(graph, reservation)
+    _put(graph, Action(op=Op.CREATE, address=reservation, reason=reason, after=inputs, holds=(node,)))
     mounts = decision.want.mounts[choice.rank] if decision.want.mounts else ()
     variables = {mount.path: mount.variable for mount in mounts}
     for path, volume in choice.volumes.items():
-        inputs = AttachmentInputs(
-            task=choice.task, rank=name, node=choice.node, volume=volume, path=path, variable=variables[path]
-        )
         attachment = Action(
             op=Op.CREATE,
             address=Address("attachment", f"{name}.{volume}"),
             reason=reason,
-            after=inputs,
-            holds=(Address("volume", volume), node, reservation.address),
+            after=AttachmentInputs(
+                task=choice.task,
+                rank=name,
+                node=choice.node,
+                volume=volume,
+                path=path,
+                variable=variables[path],
+            ),
+            holds=(Address("volume", volume), node, reservation),
             backend=site.backend,
         )
         _put(graph, attachment)

@@ -309,7 +309,7 @@ def _beside(state: State, nodes: Sequence[Node], runs: Sequence[TaskDecision]) -
     for decision in runs:
         spec = decision.want.spec
         if decision.course is Course.RESIZED and (spec.spread or spec.resources.gpu):
-            for node, _ in _prior(state, decision).values():
+            for node, _ in prior_places(state, decision).values():
                 there.setdefault(node, set()).add(decision.name)
     return [replace(n, beside=frozenset(there[n.name])) if n.name in there else n for n in nodes]
 
@@ -320,7 +320,7 @@ def _ask(request: PlanRequest, decision: TaskDecision, avoiding: Collection[str]
     """
     want = with_node_names(decision.want, request.desired, request.state)
     suspect = bool(avoiding) and len(decision.avoids) > want.spec.nodes
-    prior, reuse = _prior(request.state, decision), request.reuse or suspect
+    prior, reuse = prior_places(request.state, decision), request.reuse or suspect
     if decision.course is not Course.RESIZED:
         return Ask(want=want, prior=prior, reuse=reuse)
     new = decision.missing
@@ -417,7 +417,7 @@ def _freed(state: State, decisions: Mapping[str, TaskDecision]) -> frozenset[str
     )
 
 
-def _prior(state: State, decision: TaskDecision) -> dict[int, tuple[str, tuple[int, ...]]]:
+def prior_places(state: State, decision: TaskDecision) -> dict[int, tuple[str, tuple[int, ...]]]:
     """Where the task's ranks are now, or were promised to be."""
     out: dict[int, tuple[str, tuple[int, ...]]] = {}
     for rank in range(decision.want.spec.nodes):

@@ -13,7 +13,6 @@ from declarative.model.blocks import maker_of, split
 from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.resource import LOCAL, TaskWant, shaped
-from declarative.model.spec import Task
 from declarative.model.state import rank_name
 from declarative.model.status import NodeState, RankState, Readiness
 from declarative.placement.demand import ANYWHERE, Area, Domain
@@ -39,7 +38,7 @@ from declarative.placement.problem import (
     of_offer,
     offer_name,
 )
-from declarative.planner.decisions import Decisions, PlanRequest, avoided_by, avoids_text
+from declarative.planner.decisions import Decisions, PlanRequest, avoided_by, avoids_text, prior_places
 from declarative.planner.fleets import NodeDecision, node_of
 from declarative.planner.hosts import with_node_names
 from declarative.planner.make import plan_with_decisions
@@ -313,26 +312,24 @@ class Explainer:
         return answer
 
     def _ask(self, decision: TaskDecision) -> Ask:
-        prior: dict[int, tuple[str, tuple[int, ...]]] = {}
-        for rank in range(decision.want.spec.nodes):
-            record = self.state.get("reservation", rank_name(decision.name, rank))
-            if record:
-                prior[rank] = (record.reservation.node, record.reservation.blocks)
-        return Ask(
-            want=with_node_names(decision.want, self.desired, self.state), prior=prior, reuse=self._reuse
-        )
+        want = with_node_names(decision.want, self.desired, self.state)
+        return Ask(want=want, prior=prior_places(self.state, decision), reuse=self._reuse)
 
     def _ranks(
         self, name: str, decision: TaskDecision | None, numbers: Sequence[int]
     ) -> tuple[RankAnswer, ...]:
         out: list[RankAnswer] = []
         first: dict[object, int] = {}
+        """Where the volumes of a rank are → the first such rank: equal ranks fit the same places."""
         for rank in numbers:
             place = self.seats.get(name, {}).get(rank)
             if decision is None or place is None:
                 out.append(self._without_place(name, rank))
                 continue
-            like = first.setdefault(self._place_key(decision.want, rank), rank)
+            mounts = decision.want.mounts[rank] if decision.want.mounts else ()
+            volumes = (self.scene.volumes.get(v) for m in mounts for v in m.names)
+            zones = tuple((at.backend, at.region, at.zone) if at else None for at in volumes)
+            like = first.setdefault(zones, rank)
             out.append(self._rank(decision, place, None if like == rank else like))
         return tuple(out)
 
@@ -358,14 +355,6 @@ class Explainer:
             why=tuple(why),
         )
 
-    def _place_key(self, want: TaskWant, rank: int) -> object:
-        """Equal for ranks that fit the same places: their volumes lie in the same zones."""
-        volumes = self.scene.volumes
-        if not want.mounts:
-            return None
-        mounted = (volumes.get(v) for m in want.mounts[rank] for v in m.names)
-        return tuple((at.backend, at.region, at.zone) if at else None for at in mounted)
-
     def _rank_state(self, name: str, rank: int) -> str:
         status = self.state.ranks.get(rank_name(name, rank))
         return (status.state if status else RankState.PENDING).value
@@ -377,18 +366,17 @@ class Explainer:
             return ANYWHERE
         names = {p.node for p in others}
         nodes = [n for n in self.scene.nodes if n.name in names]
-        makers = {maker_of(n.shape) for n in nodes} - {None}
-        area = self._area(want.spec, others[0], nodes) if want.spec.cluster else None
-        return Domain(area, min(filter(None, makers), default=None))
-
-    def _area(self, task: Task, first: Reservation, nodes: Sequence[Node]) -> Area:
-        """The area of a running cluster. It may be wider than the area of a new cluster would be."""
-        fleet = self.decisions.fleets.desired.fleets.get(first.fleet)
-        level = level_of(task, fleet) if fleet else "region"
+        maker = min(filter(None, (maker_of(n.shape) for n in nodes)), default=None)
+        if not want.spec.cluster:
+            return Domain(None, maker)
+        # The area of a running cluster may be wider than the area of a new cluster would be.
+        first, fleet = others[0], self.desired.fleets.get(others[0].fleet)
+        level = level_of(want.spec, fleet) if fleet else "region"
         at = {NodeType(*of_node(node)).at(level) for node in nodes}
         if len(at) != 1 or None in at:
             level, at = "region", {""}
-        return Area(first.fleet, first.backend, first.region, level, min(filter(None, at), default=""))
+        where = min(filter(None, at), default="")
+        return Domain(Area(first.fleet, first.backend, first.region, level, where), maker)
 
     def _rank(self, decision: TaskDecision, place: Reservation, like: int | None) -> RankAnswer:
         scene, ask = self.scene, self._ask(decision)

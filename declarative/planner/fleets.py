@@ -127,15 +127,6 @@ class NodeDecision:
         """How much its fleet loses with it while it is idle."""
         return usefulness(self.record, self.node.readiness.state)
 
-    def host_offer(self) -> Offer | None:
-        """Its host, as it was when it became a node; None without a host."""
-        if self.host is None:
-            return None
-        host = replace(self.host, name=self.node.name)
-        if self.record.node.is_ssh_host:
-            return offer_of_host(host, self.node.shape)
-        return replace(offer_of(self.record.node), limit=1, host=host)
-
 
 def least_useful_first(decisions: Iterable[NodeDecision]) -> list[NodeDecision]:
     """The order in which a fleet gives up idle nodes.
@@ -400,38 +391,34 @@ class Fleets:
         """Offer fleets their hosts that are not nodes yet, or whose nodes are replaced."""
         offers = dict(self.observed_offers)
         for decision in self.decisions.values():
-            if decision.remade and decision.host and (offer := decision.host_offer()):
-                offers.setdefault(_key(decision.host), offer)
+            if decision.remade and decision.host:  # as it was when it became a node
+                host, node = replace(decision.host, name=decision.node.name), decision.record.node
+                known = replace(offer_of(node), limit=1, host=host)
+                if node.is_ssh_host:
+                    known = offer_of_host(host, decision.node.shape)
+                offers.setdefault(_key(decision.host), known)
         occupied = {f.occupies for f in self.staying()}
-        free = {key: offer for key, offer in offers.items() if key[1:] not in occupied}
-        for fleet in self.desired.fleets.values():
-            if fleet.exists:
-                self.offers[str(fleet.name)] = self._host_offers(fleet, free)
-                # One error for each shape of a partition's nodes that cannot be split as the fleet says.
-                nodes = self.inventory.existing.get(str(fleet.name), ())
-                for shape in dict.fromkeys(node.shape for node in nodes):
-                    if split(shape, fleet.blocks.number) is None:
-                        what = f"a node of the partition with {shape.cpu} CPUs and {shape.gpus} GPUs"
-                        self.diagnostics.append(
-                            unsplittable(self.desired, fleet, what, shape, blocks=fleet.blocks.number)
-                        )
-
-    def _host_offers(self, fleet: Fleet, offers: Mapping[tuple[str, str, str], Offer]) -> tuple[Offer, ...]:
-        """The offers that are hosts of a fleet and can be split as the fleet says."""
-        out: list[Offer] = []
-        for key, host in self.hosts.items():
-            offer = offers.get(key)
-            if host.fleet != fleet.name or offer is None:
-                continue
-            blocks = offer.blocks(fleet)
-            if split(offer.shape, blocks) is None:
-                what = f"host {host.key}"
-                self.diagnostics.append(
-                    unsplittable(self.desired, fleet, what, offer.shape, blocks=blocks, host=host)
-                )
-            else:
-                out.append(offer)
-        return tuple(out)
+        for fleet in (fleet for fleet in self.desired.fleets.values() if fleet.exists):
+            good: list[Offer] = []
+            for key, host in self.hosts.items():
+                offer = offers.get(key)
+                if host.fleet != fleet.name or offer is None or key[1:] in occupied:
+                    continue
+                blocks = offer.blocks(fleet)
+                if split(offer.shape, blocks) is None:
+                    what = f"host {host.key}"
+                    self.diagnostics.append(
+                        unsplittable(self.desired, fleet, what, offer.shape, blocks=blocks, host=host)
+                    )
+                else:
+                    good.append(offer)
+            self.offers[str(fleet.name)] = tuple(good)
+            # One error for each shape of a partition's nodes that cannot be split as the fleet says.
+            nodes, blocks = self.inventory.existing.get(str(fleet.name), ()), fleet.blocks.number
+            for shape in dict.fromkeys(node.shape for node in nodes):
+                if split(shape, blocks) is None:
+                    what = f"a node of the partition with {shape.cpu} CPUs and {shape.gpus} GPUs"
+                    self.diagnostics.append(unsplittable(self.desired, fleet, what, shape, blocks=blocks))
 
     def _stays(self, decision: NodeDecision, why: str, then: str) -> None:
         """A node that has to go, but ranks run on it or it waits. It takes no new work, and goes later."""

@@ -375,20 +375,14 @@ def in_short(fields: Mapping[str, Any], refusal: HostRefusal) -> str:
     if refusal.key:
         verb = "has changed" if refusal.known else "is not known"
         return f"the key{way} {verb}" if way else f"its key {verb}"
-    identity = _identity(fields, refusal)
+    if refusal.on_the_way:
+        jump = fields.get("proxy_jump") or {}
+        fields = jump if jump.get("hostname") == refusal.hostname else {}
+    identity = fields.get("identity_file")
     with_what = f"`{identity}`" if identity else "the keys of the agent and of `~/.ssh`"
     user = f" of {refusal.user}" if refusal.user else ""
     who = f"{refusal.hostname}, on the way to it," if way else "it"
     return f"{who} refuses the login{user} with {with_what}"
-
-
-def _identity(fields: Mapping[str, Any], refusal: HostRefusal) -> str | None:
-    """The declared private key that was refused; None for those of the agent and of `~/.ssh`."""
-    jump = fields.get("proxy_jump") or {}
-    if refusal.on_the_way:
-        fields = jump if jump.get("hostname") == refusal.hostname else {}
-    identity = fields.get("identity_file")
-    return str(identity) if identity else None
 
 
 def contact_notes(desired: Desired, state: State, inventory: Inventory) -> list[Diagnostic]:

@@ -20,22 +20,29 @@ from dataclasses import replace
 from declarative.model.diagnostic import Diagnostic, Severity, and_more, in_order
 from declarative.model.inputs import ReservationInputs
 from declarative.model.resource import Desired, shaped
-from declarative.model.spec import Task
 from declarative.model.spec.project import HOURS_A_MONTH
 from declarative.model.state import State, natural
 from declarative.planner.fallbacks import affordable
 from declarative.planner.hosts import declared_hosts
 from declarative.planner.inventory import Inventory
 from declarative.planner.offers import allowed_backends, fleet_offers
-from declarative.planner.plan import ROUNDING, Action, Op, Plan, fleet_shares, largest_shares, total_price
+from declarative.planner.plan import (
+    ROUNDING,
+    Action,
+    Op,
+    Plan,
+    finding,
+    fleet_shares,
+    largest_shares,
+    total_price,
+)
 
 MOST_NAMED = 5
 
 
 def with_limit_errors(plan: Plan, desired: Desired) -> Plan:
     """The plan, with an error for each limit that it breaks, and without fallbacks that would break one."""
-    known = {d.address for d in plan.diagnostics if d.code == "protected"}
-    errors = [*_beyond_limits(plan, desired), *_guarded(plan, desired, known)]
+    errors = [*_beyond_limits(plan, desired), *_guarded(plan, desired)]
     limits, spent = desired.project.limits, plan.preview.cost.spent
     hourly = [limits.hourly[1]] if limits.hourly is not None else []
     if limits.cost_per_month is not None and spent is not None and spent.hours < HOURS_A_MONTH:
@@ -73,8 +80,13 @@ def _cost(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
         before = plan.preview.cost.before
         grows = bool(adding_actions(plan)) and (before is None or after > before + ROUNDING)
         yield _beyond(desired, name, summary, hint, most_of_it, error=grows)
-    elif unknown:
-        yield _unpriced(plan, desired, name, unknown)
+    elif unknown:  # nobody can tell whether the limit is kept
+        named = and_more(sorted(unknown, key=natural), MOST_NAMED)
+        summary = f"nobody knows the price of {named}, so the cost may be above `limits.{name}`"
+        hint = "write the prices into the backend's catalog, or use offers whose prices are known"
+        typed = ((a.address, a.typed) for a in adding_actions(plan))
+        added = {f"node/{t.node}" if isinstance(t, ReservationInputs) else str(at) for at, t in typed}
+        yield _beyond(desired, name, summary, hint, error=not added.isdisjoint(unknown))
 
 
 def _cost_after(plan: Plan) -> tuple[float, list[str]]:
@@ -92,16 +104,6 @@ def adding_actions(plan: Plan) -> list[Action]:
         *plan.of(Op.CREATE, "node"),
         *(a for a in reservations if isinstance(a.typed, ReservationInputs) and a.typed.node in shared),
     ]
-
-
-def _unpriced(plan: Plan, desired: Desired, name: str, nodes: Iterable[str]) -> Diagnostic:
-    """The finding if the cost of nodes is unknown: nobody can tell whether the limit is kept."""
-    named = and_more(sorted(nodes, key=natural), MOST_NAMED)
-    summary = f"nobody knows the price of {named}, so the cost may be above `limits.{name}`"
-    hint = "write the prices into the backend's catalog, or use offers whose prices are known"
-    typed = ((a.address, a.typed) for a in adding_actions(plan))
-    added = {f"node/{t.node}" if isinstance(t, ReservationInputs) else str(address) for address, t in typed}
-    return _beyond(desired, name, summary, hint, error=not added.isdisjoint(nodes))
 
 
 def _spent(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
@@ -137,8 +139,9 @@ def _nodes(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
     yield _beyond(desired, "nodes", summary, hint, most_of_them, error=after > before)
 
 
-def _guarded(plan: Plan, desired: Desired, known: set[str | None]) -> Iterator[Diagnostic]:
+def _guarded(plan: Plan, desired: Desired) -> Iterator[Diagnostic]:
     """Errors for things that would be deleted or replaced although `limits.protected` names them."""
+    known = {d.address for d in plan.diagnostics if d.code == "protected"}
     remade = {a.address for a in plan.actions if a.op is Op.CREATE}
     for action in plan.actions:
         address = str(action.address)
@@ -148,14 +151,10 @@ def _guarded(plan: Plan, desired: Desired, known: set[str | None]) -> Iterator[D
         if pattern is None:
             continue
         what = "replaced" if action.address in remade else "deleted"
-        index = desired.project.limits.protected.index(pattern)
-        yield Diagnostic(
-            code="protected",
-            summary=f"{address} would be {what}, and the project's `limits.protected` has `{pattern}`",
-            hint="undo the change; or take the entry out of `limits.protected`, apply, and plan again",
-            address=address,
-            span=desired.places.get(f"limits.protected.{index}"),
-        )
+        place = f"limits.protected.{desired.project.limits.protected.index(pattern)}"
+        summary = f"{address} would be {what}, and the project's `limits.protected` has `{pattern}`"
+        hint = "undo the change; or take the entry out of `limits.protected`, apply, and plan again"
+        yield finding(desired, address, "protected", summary, hint, place=place)
 
 
 def _beyond(
@@ -205,8 +204,9 @@ def too_large(
     desired: Desired, recorded: State, inventory: Inventory, most: int | None = None
 ) -> Diagnostic | None:
     """The refusal of a project that takes minutes to plan, or more than `most` units of work; else None."""
-    refusal = _too_many_places(desired, recorded) or _too_much_text(desired)
-    refusal = refusal or _too_many_offers(desired, inventory)
+    refusal = (
+        _too_many_places(desired, recorded) or _too_much_text(desired) or _too_many_offers(desired, inventory)
+    )
     if refusal or most is None:
         return refusal
     units_by_address = planned_work(desired, recorded, inventory)
@@ -231,7 +231,11 @@ def planned_work(desired: Desired, recorded: State, inventory: Inventory) -> Cou
     out = _of_fleets(desired, inventory)
     for volume in desired.volumes.values():
         out[volume.declared_by] += math.ceil(VOLUME + _text_units((), volume.inputs.tags))
-    blocks = _most_blocks(desired, inventory)
+    most_blocks = 1  # of a node
+    for fleet in desired.fleets.values():
+        offers = (o for b in allowed_backends(desired, fleet) for o in inventory.offers.get(b, ()))
+        cpus = (shaped(offer, fleet.resources).shape.cpu for offer in offers)
+        most_blocks = max(most_blocks, fleet.blocks.number or max(cpus, default=1))
     # Places that may hold all ranks of one task: one fleet in one region.
     regions = {name: len({o.region for o in offers}) for name, offers in inventory.offers.items()}
     fleets = desired.fleets.values()
@@ -239,7 +243,12 @@ def planned_work(desired: Desired, recorded: State, inventory: Inventory) -> Cou
     target = sum(fleet.nodes.target for fleet in desired.fleets.values() if fleet.nodes)
     for name, want in desired.tasks.items():
         task = want.spec
-        rank = RANK + _text_units(task.env, task.tags, task.commands) + _held(task, blocks) / BLOCKS
+        held = most_blocks
+        if not task.whole_nodes and not task.resources.memory:
+            # Each block has at least a CPU, and a GPU if the node has any.
+            cpu, gpu = task.resources.cpu, task.resources.gpu
+            held = min(held, max(1, cpu.min if cpu else 0, gpu.count.min if gpu else 0))
+        rank = RANK + _text_units(task.env, task.tags, task.commands) + held / BLOCKS
         mounts = sum(MOUNT + len(mount.names) / ALTERNATIVES for mount in task.volumes)
         tries = networks * TRIED if task.nodes > 1 else 0
         pinned = len(task.instances) * target / PINNED
@@ -274,26 +283,6 @@ def _text_units(
     """The units for the variables, tags and commands of one node or rank."""
     entries, characters = _size(env, tags, commands)
     return entries / ENTRIES + characters / CHARACTERS
-
-
-def _most_blocks(desired: Desired, inventory: Inventory) -> int:
-    """The most blocks that a node may have."""
-    most = 1
-    for fleet in desired.fleets.values():
-        offers = (o for b in allowed_backends(desired, fleet) for o in inventory.offers.get(b, ()))
-        own = fleet.blocks.number
-        most = max(
-            most, own or max((shaped(offer, fleet.resources).shape.cpu for offer in offers), default=1)
-        )
-    return most
-
-
-def _held(task: Task, most: int) -> int:
-    """The most blocks that a rank may hold: each has at least a CPU, and a GPU if the node has any."""
-    want = task.resources
-    if task.whole_nodes or want.memory:
-        return most
-    return min(most, max(1, want.cpu.min or 0 if want.cpu else 0, want.gpu.count.min or 0 if want.gpu else 0))
 
 
 def _too_many_places(desired: Desired, recorded: State) -> Diagnostic | None:

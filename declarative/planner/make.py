@@ -72,25 +72,13 @@ def make_plan(
     inventory: Inventory,
     now: float,
     *,
-    requested: frozenset[str] = frozenset(),
-    destroy: bool = False,
-    reuse: bool = False,
-    effort: int = 1,
-    without_tasks: frozenset[str] = frozenset(),
     max_work: int | None = None,
+    **options: Any,
 ) -> Plan:
-    """The plan that makes `desired` true: see `PlanRequest`. Work beyond `max_work` units is refused."""
-    request = PlanRequest(
-        desired=desired,
-        recorded=recorded,
-        inventory=inventory,
-        now=now,
-        requested=requested,
-        destroy=destroy,
-        reuse=reuse,
-        effort=effort,
-        without_tasks=without_tasks,
-    )
+    """The plan that makes `desired` true; `options` are the other fields of a `PlanRequest`. Work beyond
+    `max_work` units is refused.
+    """
+    request = PlanRequest(desired=desired, recorded=recorded, inventory=inventory, now=now, **options)
     return plan_with_decisions(request, max_work)[0]
 
 
@@ -106,6 +94,12 @@ def plan_with_decisions(request: PlanRequest, max_work: int | None = None) -> tu
     actions = build_actions(recorded, state, decisions, destroy=destroy)
     staying = [decision.node for decision in fleets.staying()]
     gpu_nodes = (GpuNode(n.fleet, n.backend, n.shape) for n in (*staying, *outcome.launches))
+    regions = {decision.node.region for decision in fleets.decisions.values()}
+    lacking: dict[str | None, Diagnostic] = {}  # a fleet that is too small gets one finding
+    faulty = {d.address for d in fleets.diagnostics if d.code in ("blocks-do-not-divide", "no-backend")}
+    for shortage in fleet_shortages(desired, outcome, inventory):
+        if shortage.address not in faulty:
+            lacking[shortage.address] = shortage
     diagnostics = [
         *located(inventory.diagnostics, desired.places),
         *contact_notes(desired, state, inventory),
@@ -117,7 +111,8 @@ def plan_with_decisions(request: PlanRequest, max_work: int | None = None) -> tu
         *_orphans(inventory, actions),
         *fleets.diagnostics,
         *_unready(fleets, inventory.silent),
-        *_lacking(desired, decisions, inventory),
+        *lacking.values(),
+        *(d for d in unknown_regions(desired, inventory, regions) if d.address not in lacking),
         *rehearsals(desired, gpu_nodes, inventory.own_gpus),
         *unmounted_volumes(desired, decisions.volumes),
         *_small_disks(desired, outcome.launches),
@@ -125,7 +120,9 @@ def plan_with_decisions(request: PlanRequest, max_work: int | None = None) -> tu
         *_no_meetings(desired, decisions, state, inventory, actions),
         *(() if destroy else (*looks_renamed(desired, state), *naming_nothing(desired, recorded))),
     ]
-    waiting = _waiting(decisions)
+    # Tasks that do not fit now, and whose `retry` says to wait or to run again. One that never fits does not.
+    refused = (decisions.tasks[r.task] for r in outcome.refusals if r.code == "no-capacity")
+    waiting = [f for f in refused if f.want.spec.retry.waits or f.reason is Reason.RETRY]
     once = tuple(decision.name for decision in waiting if _is_asked_once(request, decision))
     kept = (decision for decision in decisions.tasks.values() if decision.course is Course.KEPT)
     ends = ((decision.name, gang_state(decision.have.values(), state)) for decision in kept)
@@ -164,7 +161,7 @@ def plan_with_decisions(request: PlanRequest, max_work: int | None = None) -> tu
             fallbacks=fallbacks(decisions, state),
             suggestions=() if destroy else suggestions(decisions, holders),
             queued=decisions.queued,
-            backends=_reached(desired),
+            backends=_connections(desired),
             cost=plan_cost(state, decisions, holders),
         ),
         diagnostics=in_order(diagnostics),
@@ -195,17 +192,6 @@ def _no_meetings(
         if why := no_meeting(addresses_of(nodes[task], state.records, offers)):
             address = f"task/{task}"
             yield finding(desired, address, "gang-address", f"{address} cannot run there: {why}", MEET_HINT)
-
-
-def _lacking(desired: Desired, decisions: Decisions, inventory: Inventory) -> list[Diagnostic]:
-    """Fleets that are too small, and unknown regions. A fleet gets one finding at most."""
-    errors = ("blocks-do-not-divide", "no-backend")
-    faulty = {d.address for d in decisions.fleets.diagnostics if d.code in errors}
-    lacking = [d for d in fleet_shortages(desired, decisions.outcome, inventory) if d.address not in faulty]
-    small = {d.address for d in lacking}
-    regions = {decision.node.region for decision in decisions.fleets.decisions.values()}
-    unknown = unknown_regions(desired, inventory, regions)
-    return [*lacking, *(d for d in unknown if d.address not in small)]
 
 
 def _later_changes(desired: Desired, decisions: Decisions) -> Iterator[Diagnostic]:
@@ -278,14 +264,6 @@ def _unready(fleets: Fleets, silent: Mapping[str, Silence]) -> Iterator[Diagnost
         )
 
 
-def _waiting(decisions: Decisions) -> list[TaskDecision]:
-    """Tasks that do not fit now, and whose `retry` says to wait or to run again. A task that never fits does
-    not wait.
-    """
-    refused = (decisions.tasks[r.task] for r in decisions.outcome.refusals if r.code == "no-capacity")
-    return [f for f in refused if f.want.spec.retry.waits or f.reason is Reason.RETRY]
-
-
 def _is_asked_once(request: PlanRequest, decision: TaskDecision) -> bool:
     """Whether a waiting task would stay as it is if `--replace` did not ask for it."""
     if decision.reason is not Reason.REQUESTED:
@@ -301,7 +279,7 @@ def _with_hint_to_ask(refusal: Refusal) -> Refusal:
     return replace(refusal, hint=f"{refusal.hint}; {hint}" if refusal.hint else hint)
 
 
-def _reached(desired: Desired) -> dict[str, dict[str, Any]]:
+def _connections(desired: Desired) -> dict[str, dict[str, Any]]:
     """How each backend is reached, as whom, and what its nodes start from, as far as it is declared."""
     out: dict[str, dict[str, Any]] = {}
     for name, backend in sorted(desired.backends.items()):
@@ -361,9 +339,8 @@ def _orphans(inventory: Inventory, actions: Iterable[Action]) -> Iterator[Diagno
         )
 
 
-def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:
+def _node_errors(fleets: Fleets, *, destroy: bool) -> Iterator[Diagnostic]:
     """Nodes that would be deleted although their fleet says `prevent_destroy`."""
-    out: list[Diagnostic] = []
     for decision in fleets.decisions.values():
         fleet = fleets.desired.fleets.get(decision.node.fleet)
         protected = fleet.prevent_destroy if fleet else decision.record.node.prevent_destroy
@@ -380,17 +357,9 @@ def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:
                 "else declare it again with `prevent_destroy: false`, apply, and remove it then"
             )
             hint = fleets.desired.wrongly_moved(f"fleet/{decision.node.fleet}") or hint
-        out.append(
-            Diagnostic(
-                code="protected",
-                summary=f"{address} would be deleted ({why}), but its fleet's `prevent_destroy` is true",
-                hint=hint,
-                address=address,
-                span=fleets.desired.places.get(f"fleet/{decision.node.fleet}"),
-                severity=Severity.ERROR,
-            )
-        )
-    return out
+        summary = f"{address} would be deleted ({why}), but its fleet's `prevent_destroy` is true"
+        place = f"fleet/{decision.node.fleet}"
+        yield finding(fleets.desired, address, "protected", summary, hint, place=place)
 
 
 def _put_off(fleets: Fleets) -> Iterator[Diagnostic]:

@@ -59,8 +59,20 @@ def fleet_offers(
 ) -> tuple[tuple[Offer, ...], list[Diagnostic]]:
     """The offers that a fleet may launch, cheapest first, and the errors if there are none."""
     backends = allowed_backends(desired, fleet)
-    if nowhere := _gpus_nowhere(desired, fleet, backends):
-        return (), [nowhere]
+    if (
+        _asks_for_gpus(fleet)
+        and backends == (LOCAL,)
+        and not fleet.backends
+        and LOCAL not in desired.backends
+    ):
+        # It has no backend: the local folders cannot be meant.
+        address = f"fleet/{fleet.name}"
+        summary = f"{address} asks for GPUs, and no backend is declared that could launch its nodes"
+        hint = (
+            "declare a cloud's (`type: backend`), or hosts (`ssh_config`); to rehearse on this machine, "
+            "without the GPUs, write `backends: [local]` in the fleet"
+        )
+        return (), [finding(desired, address, "no-backend", summary, hint)]
     offers = [shaped(offer, fleet.resources) for offer in inventory.launched(backends)]
     within = [o for o in offers if broken_limit(fleet, backends, o) is None]
     good = [o for o in within if split(o.shape, fleet.blocks.number) is not None]
@@ -85,21 +97,6 @@ def unsplittable(
         hint=f"write `blocks: auto` or one of {listing}",
         span=own or places.get(f"{address}.blocks", places.get(address)),
         address=address,
-    )
-
-
-def _gpus_nowhere(desired: Desired, fleet: Fleet, backends: tuple[str, ...]) -> Diagnostic | None:
-    """The error of a fleet that asks for GPUs and has no backend: the local folders cannot be meant."""
-    if not _asks_for_gpus(fleet) or backends != (LOCAL,) or fleet.backends or LOCAL in desired.backends:
-        return None
-    address = f"fleet/{fleet.name}"
-    return finding(
-        desired,
-        address,
-        "no-backend",
-        f"{address} asks for GPUs, and no backend is declared that could launch its nodes",
-        "declare a cloud's (`type: backend`), or hosts (`ssh_config`); to rehearse on this machine, "
-        "without the GPUs, write `backends: [local]` in the fleet",
     )
 
 
@@ -173,28 +170,19 @@ def rehearsals(
     for node, lacking in lacking_gpus(desired, nodes, own, together=together):
         if lacking is not False:
             lacks.setdefault(node.fleet, []).append(node)
-    return [_warning(desired, fleet, gpu_nodes, own) for fleet, gpu_nodes in sorted(lacks.items(), key=str)]
-
-
-def _warning(
-    desired: Desired, fleet: str | None, nodes: list[GpuNode], own: tuple[str, ...] | None
-) -> Diagnostic:
-    models = sorted({n.shape.gpu_name or "without a model" for n in nodes})
-    address = f"fleet/{fleet}" if fleet else None
-    what = f"the GPUs of {address or 'offers'} on this machine ({', '.join(models)})"
-    if own is None:
-        summary = f"it was not looked whether {what} are there: they may be a rehearsal"
-    else:
-        has = ", ".join(f"{own.count(model)} {model}" for model in sorted(set(own))) or "none"
-        summary = f"{what} are a rehearsal: it has {has}"
-    return Diagnostic(
-        code="rehearsal",
-        summary=summary,
-        hint="commands run all the same, without such GPUs; for real ones name a cloud's backend, or hosts",
-        address=address,
-        span=desired.places.get(address) if address else None,
-        severity=Severity.WARNING,
-    )
+    hint = "commands run all the same, without such GPUs; for real ones name a cloud's backend, or hosts"
+    out: list[Diagnostic] = []
+    for fleet, gpu_nodes in sorted(lacks.items(), key=str):
+        models = sorted({n.shape.gpu_name or "without a model" for n in gpu_nodes})
+        address = f"fleet/{fleet}" if fleet else None
+        what = f"the GPUs of {address or 'offers'} on this machine ({', '.join(models)})"
+        if own is None:
+            summary = f"it was not looked whether {what} are there: they may be a rehearsal"
+        else:
+            has = ", ".join(f"{own.count(model)} {model}" for model in sorted(set(own))) or "none"
+            summary = f"{what} are a rehearsal: it has {has}"
+        out.append(warning(desired, address, "rehearsal", summary, hint))
+    return out
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -303,15 +291,8 @@ def grouped_by_zone(offers: Iterable[Offer]) -> list[tuple[Offer, tuple[str, ...
     """Offers that differ only in their zone as one, with all zones; in the order of the first of each."""
     groups: dict[tuple[object, ...], tuple[Offer, list[str]]] = {}
     for offer in offers:
-        key = (
-            offer.backend,
-            offer.region,
-            offer.instance_type,
-            offer.shape,
-            offer.price,
-            offer.spot,
-            offer.limit,
-        )
+        where, what = (offer.backend, offer.region), (offer.instance_type, offer.shape, offer.spot)
+        key = (*where, *what, offer.price, offer.limit)
         zones = groups.setdefault(key, (offer, []))[1]
         if offer.zone:
             zones.append(offer.zone)
@@ -429,7 +410,14 @@ def _nothing_within(fleet: Fleet, limit: str, offers: Sequence[Offer], near: Nea
         end = f": nothing fits its `resources`; {lack}"
         return end, "widen the fleet's `resources`, or its `backends` and `regions`"
     if limit == "max_price":
-        return _dear(offers)
+        lowest = cheapest(offers)
+        if lowest is None:
+            hint = "remove `max_price`, or declare prices in the backend's `catalog`"
+            return ": what those that fit cost is not known, so none is surely within its `max_price`", hint
+        price, name = lowest
+        end = f": the cheapest that fits, {name}, costs {price:g} USD an hour, more than its `max_price`"
+        less = "`resources`, `instance_types`, `nodes`"
+        return end, f"write `max_price: {price:g}`, or let it have less: {less}"
     if limit == "spot_policy":
         kind = "on demand" if offers[0].spot else "spot"
         return f": none of those that fit is {kind}", "change the fleet's `spot_policy`, or widen its limits"
@@ -508,16 +496,6 @@ def nearest(want: Resources, offers: Sequence[Offer]) -> tuple[str, str | None]:
     lack = lacks[0]
     what = lack.dimension.removesuffix("_mib").replace("_", " ")
     return f"the nearest, {offer.instance_type}, has {what} {lack.had} where {lack.wanted} is asked for", None
-
-
-def _dear(offers: Sequence[Offer]) -> Explanation:
-    lowest = cheapest(offers)
-    if lowest is None:
-        hint = "remove `max_price`, or declare prices in the backend's `catalog`"
-        return ": what those that fit cost is not known, so none is surely within its `max_price`", hint
-    price, name = lowest
-    end = f": the cheapest that fits, {name}, costs {price:g} USD an hour, more than its `max_price`"
-    return end, f"write `max_price: {price:g}`, or let it have less: `resources`, `instance_types`, `nodes`"
 
 
 def cheapest(offers: Iterable[Offer]) -> tuple[float, str] | None:

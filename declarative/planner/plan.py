@@ -61,24 +61,25 @@ def adopted_id(inputs: Inputs | None) -> str | None:
 
 
 def finding(
-    desired: Desired, address: str, code: str, summary: str, hint: str, severity: Severity = Severity.ERROR
+    desired: Desired,
+    address: str | None,
+    code: str,
+    summary: str,
+    hint: str,
+    severity: Severity = Severity.ERROR,
+    place: str | None = None,
 ) -> Diagnostic:
-    """A diagnostic of something that is declared, with its place."""
-    span = desired.places.get(address)
+    """A diagnostic of something that is declared, at its place or at another key of `Desired.places`."""
+    span = desired.places.get(place or address or "")
     return Diagnostic(code=code, summary=summary, hint=hint, span=span, address=address, severity=severity)
 
 
-def warning(desired: Desired, address: str, code: str, summary: str, hint: str) -> Diagnostic:
+def warning(desired: Desired, address: str | None, code: str, summary: str, hint: str) -> Diagnostic:
     """A warning about something that is declared, with its place."""
     return finding(desired, address, code, summary, hint, Severity.WARNING)
 
 
-def _by_kind(action: Mapping[str, Any], data: Any) -> Inputs:
-    address: Address = action["address"]
-    return inputs_of(address.kind, data)
-
-
-BY_KIND: Mapping[str, Any] = {"read": _by_kind}
+BY_KIND: Mapping[str, Any] = {"read": lambda action, data: inputs_of(action["address"].kind, data)}
 """Metadata of inputs: they are read by the kind of the action's address."""
 
 
@@ -204,6 +205,11 @@ class Difference:
         Any, Doc("The declared value; null if it is not to be had any more; a list for one of it.")
     ]
     replaced: Annotated[bool, Doc("Whether this plan makes the node anew.")] = False
+
+
+def differing_nodes(differences: Iterable[Difference]) -> list[Address]:
+    """The nodes that differ until they are made anew, each once."""
+    return [*dict.fromkeys(Address.parse(item.address) for item in differences if not item.replaced)]
 
 
 def total_price(prices: Iterable[float | None]) -> float | None:
@@ -621,23 +627,12 @@ def fleet_shares(nodes: Iterable[PricedNode]) -> tuple[FleetShare, ...]:
             if holder.startswith("rank/"):
                 task = holder.removeprefix("rank/").removesuffix(ORPHAN).rpartition("-")[0]
                 tasks.setdefault(task, []).append(block)
-    out = [
-        FleetShare(
-            fleet=fleet,
-            nodes=len(prices),
-            hourly=total_price(prices),
-            tasks=tuple(
-                sorted(
-                    (
-                        TaskShare(task=task, hourly=total_price(prices_held))
-                        for task, prices_held in blocks[fleet].items()
-                    ),
-                    key=lambda share: (share.hourly is not None, -(share.hourly or 0.0), share.task),
-                )
-            ),
-        )
-        for fleet, prices in costs.items()
-    ]
+    out: list[FleetShare] = []
+    for fleet, prices in costs.items():
+        tasks = [TaskShare(task=task, hourly=total_price(held)) for task, held in blocks[fleet].items()]
+        tasks.sort(key=lambda share: (share.hourly is not None, -(share.hourly or 0.0), share.task))
+        hourly = total_price(prices)
+        out.append(FleetShare(fleet=fleet, nodes=len(prices), hourly=hourly, tasks=tuple(tasks)))
     return tuple(sorted(out, key=lambda s: (s.hourly is not None, -(s.hourly or 0.0), -s.nodes, s.fleet)))
 
 
@@ -645,21 +640,13 @@ def largest_shares(nodes: Iterable[PricedNode], factor: float = 1.0) -> str:
     """`fleet/gpu 6.00 (task/train 4.00, task/eval 1.00), fleet/cpu 2.00 and 3 more`: those that cost
     something, times `factor`.
     """
-    return and_more(
-        (
-            f"fleet/{fleet.fleet} {_amount(fleet.hourly, factor)}"
-            + (f" ({tasks})" if (tasks := _tasks(fleet, factor)) else "")
-            for fleet in fleet_shares(nodes)
-            if fleet.hourly != 0
-        ),
-        MOST_NAMED,
-    )
 
+    def amount(share: FleetShare | TaskShare) -> str:
+        return "unknown" if share.hourly is None else f"{share.hourly * factor:,.2f}"
 
-def _tasks(fleet: FleetShare, factor: float) -> str:
-    dear = (task for task in fleet.tasks if task.hourly != 0)
-    return and_more((f"task/{task.task} {_amount(task.hourly, factor)}" for task in dear), MOST_NAMED)
-
-
-def _amount(hourly: float | None, factor: float) -> str:
-    return "unknown" if hourly is None else f"{hourly * factor:,.2f}"
+    texts: list[str] = []
+    for fleet in (fleet for fleet in fleet_shares(nodes) if fleet.hourly != 0):
+        tasks = [f"task/{task.task} {amount(task)}" for task in fleet.tasks if task.hourly != 0]
+        within = f" ({and_more(tasks, MOST_NAMED)})" if tasks else ""
+        texts.append(f"fleet/{fleet.fleet} {amount(fleet)}{within}")
+    return and_more(texts, MOST_NAMED)

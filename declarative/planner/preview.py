@@ -20,7 +20,7 @@ from declarative.model.resource import (
     settings_of,
 )
 from declarative.model.spec import Backend
-from declarative.model.state import IMAGE, Address, Record, State, natural, rank_name
+from declarative.model.state import IMAGE, Record, State, natural, rank_name
 from declarative.placement.explain.free_a_node import suggest
 from declarative.placement.problem import Node, Suggestion
 from declarative.planner.actions import attached_volumes
@@ -339,8 +339,3 @@ def _unlike(
             yield from _unlike(inside[0], inside[1], (), f"{name}.")
         else:
             yield name, was, now
-
-
-def differing_nodes(differences: Iterable[Difference]) -> list[Address]:
-    """The nodes that differ until they are made anew, each once."""
-    return [*dict.fromkeys(Address.parse(item.address) for item in differences if not item.replaced)]

@@ -147,18 +147,8 @@ def load(text: str, name: str, version: str) -> SavedPlan:
             raise BadDataError("the digest of the facts").at("facts_digest")
     except BadDataError as bad:
         raise _no_plan(name, str(bad)) from None
-    return SavedPlan(
-        plan=file.plan,
-        facts=file.facts,
-        backends=backends,
-        tasks=file.tasks,
-        files=file.files,
-        state=file.state,
-        directory=file.directory,
-        made_by=file.made_by,
-        made_at=file.made_at,
-        project=file.project,
-    )
+    same = {f.name: getattr(file, f.name) for f in dataclasses.fields(SavedPlan) if f.name != "backends"}
+    return SavedPlan(**same, backends=backends)
 
 
 def _checksum(data: Mapping[str, Any]) -> str:
@@ -255,16 +245,13 @@ def _sound_files(file: _File) -> None:
     """`BadDataError` unless all files that ranks get are known, and lie below the project."""
     for digest_, manifest in file.files.items():
         paths = (path for entry in manifest.entries for path in (entry.path, entry.source))
-        if manifest.digest != digest_ or not all(map(_is_inside, paths)):
+        inside = all("\0" not in path and {"", ".", ".."}.isdisjoint(path.split("/")) for path in paths)
+        if manifest.digest != digest_ or not inside:
             raise BadDataError("a list of files").at(digest_).at("files")
     for action in file.plan.of(Op.CREATE, "rank"):
         rank = action.typed
         if isinstance(rank, RankInputs) and rank.files and rank.files.digest not in file.files:
             raise BadDataError("a task's files").at(str(action.address)).at("actions")
-
-
-def _is_inside(path: str) -> bool:
-    return "\0" not in path and not any(part in {"", ".", ".."} for part in path.split("/"))
 
 
 def _check(action: Action, done: set[str]) -> None:
@@ -332,20 +319,16 @@ def digest(data: Any) -> str:
     return "sha256:" + hashlib.sha256(canonical(data).encode()).hexdigest()
 
 
-def facts_used(plan: Plan, state: State, inventory: Inventory) -> Facts:
-    """The facts that `plan`, made of this state and inventory, relies on."""
+def facts_of(plan: Plan, state: State, inventory: Inventory, before: Facts | None = None) -> Facts:
+    """The facts that `plan`, made of this state and inventory, relies on; those that `before` names, as they
+    are now.
+    """
     known = observed_state(state, inventory)
-    ranks = _freed(plan, state, known) | _beside(plan, known) | _stayed(plan, known)
-    return _facts(plan, state, inventory, ranks)
-
-
-def facts_now(plan: Plan, before: Facts, state: State, inventory: Inventory) -> Facts:
-    """The facts that `before` names, as they are now."""
-    return _facts(plan, state, inventory, before.ranks)
-
-
-def _facts(plan: Plan, state: State, inventory: Inventory, ranks: Iterable[str]) -> Facts:
-    known = observed_state(state, inventory)
+    ranks: Iterable[str] = (
+        _freed(plan, state, known) | _beside(plan, known) | _stayed(plan, known)
+        if before is None
+        else before.ranks
+    )
     working = _working(plan, known) - {a.address.name for a in plan.of(Op.CREATE, "node")}
     unknown = Readiness(state=NodeState.UNKNOWN)
     return Facts(

@@ -146,6 +146,7 @@ def decide_task(
     if not have:
         return decision
     decision.incomplete = len(have) < max(record.rank.nodes for record in have.values())
+    ended = any(state.has_ended(record.address.name) for record in have.values())
     changed = {"nodes"} if any(rank >= want.spec.nodes for rank in have) else set[str]()
     for rank, record in have.items():
         if rank < want.spec.nodes:
@@ -170,7 +171,11 @@ def decide_task(
     elif is_due(want, have.values(), state):
         decision.reason = Reason.SCHEDULE
     elif decision.missing:
-        _complete(decision, state, now)
+        # Its missing ranks start in their places. Without these, or if a rank ended, the gang starts anew.
+        decision.reason, decision.incomplete = Reason.INCOMPLETE, True
+        _remember_failures(decision, state, due_retry(want, have.values(), state, now))
+        if not ended and all(_has_place(want, rank, state) for rank in decision.missing):
+            decision.course = Course.COMPLETED
     elif retry := due_retry(want, have.values(), state, now):
         decision.reason, decision.because = Reason.RETRY, (retry.cause,)
         _remember_failures(decision, state, retry)
@@ -201,16 +206,6 @@ def _remember_failures(decision: TaskDecision, state: State, retry: DueRetry | N
     decision.series = retry.series if retry else retry_series(have)
     decision.failed_on = retry.failed_on if retry else _failed_before(have)
     decision.avoids = avoided_nodes(decision.failed_on, state)
-
-
-def _complete(decision: TaskDecision, state: State, now: float) -> None:
-    """Start the missing ranks in their places. Without these, or if a rank ended, restart the gang."""
-    have = decision.have.values()
-    decision.reason, decision.incomplete = Reason.INCOMPLETE, True
-    _remember_failures(decision, state, due_retry(decision.want, have, state, now))
-    ended = any(state.has_ended(r.address.name) for r in have)
-    if not ended and all(_has_place(decision.want, rank, state) for rank in decision.missing):
-        decision.course = Course.COMPLETED
 
 
 def _never_began(have: Iterable[Record], state: State) -> bool:
@@ -270,6 +265,10 @@ UNFIT = frozenset({NodeState.UNREACHABLE, NodeState.UNKNOWN})
 """States of nodes that do not tell whether their ranks still run."""
 
 
+DELAYS = (1.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Seconds between a failure and the first, second, … retry of its series; the last for all that follow."""
+
+
 @struct(frozen=True, slots=True, kw_only=True)
 class DueRetry:
     """A task that is to run again."""
@@ -284,9 +283,9 @@ class DueRetry:
     """The value that they record under `FAILED_ON`."""
 
     @property
-    def count(self) -> int:
-        """The number of the retry within its series, from 1."""
-        return self.series.count
+    def after(self) -> float:
+        """From when on a command that follows the task runs it again."""
+        return self.noticed + DELAYS[min(self.series.count, len(DELAYS)) - 1]
 
 
 def due_retry(want: TaskWant, have: Iterable[Record], state: State, now: float) -> DueRetry | None:
@@ -313,10 +312,6 @@ def due_retry(want: TaskWant, have: Iterable[Record], state: State, now: float) 
         series=following,
         failed_on=_failed_on(ranks, broken, status, state),
     )
-
-
-DELAYS = (1.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Seconds between a failure and the first, second, … retry of its series; the last for all that follow."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -351,8 +346,8 @@ def retry_outlook(want: TaskWant, have: Iterable[Record], state: State, now: flo
     end = retry.series.since + want.spec.retry.seconds
     return RetryOutlook(
         runs_again=True,
-        attempt=retry.count + 1,
-        after=retry.noticed + DELAYS[min(retry.count, len(DELAYS)) - 1],
+        attempt=retry.series.count + 1,
+        after=retry.after,
         until=end if isfinite(end) else None,
         why=retry.cause,
     )

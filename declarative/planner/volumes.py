@@ -114,7 +114,14 @@ def decide_volumes(
         if record.address.name not in decisions:
             decisions[record.address.name] = _removed(desired, record, destroy=destroy)
     errors = _lost(desired, decisions.values())
-    errors += [_put_off(desired, decision) for decision in decisions.values() if decision.put_off]
+    for name in (name for name, decision in decisions.items() if decision.put_off):
+        done, does = ("replaced", "replaces") if name in desired.volumes else ("deleted", "deletes")
+        summary = f"volume/{name} is not {done} by this plan ({decisions[name].put_off}): it is recorded as "
+        hint = (
+            f"this plan ends its protection: apply it, then plan again; that plan {does} the volume, and its "
+            "content is lost; to keep it, undo the change"
+        )
+        errors.append(warning(desired, f"volume/{name}", "protection-ends", f"{summary}protected", hint))
     errors += [gone_volume(desired, decision.name) for decision in decisions.values() if decision.lost]
     for address in pinned & state.records.keys():
         decision = decisions.get(address.name) if address.kind == "volume" else None
@@ -203,15 +210,13 @@ def _protected_until_applied(decision: VolumeDecision) -> VolumeDecision:
     """The decision, unless it would replace a volume whose recorded protection only this plan takes away: an
     apply first records that, and nothing else.
     """
-    if not decision.replaced:
+    if not decision.replaced or not _unprotects(*decision.change):
         return decision
     assert decision.record is not None
-    before, after = decision.change
-    if not _unprotects(before, after):
-        return decision
+    assert decision.after is not None
     requested = decision.reason is Reason.REQUESTED
     why = "`--replace`" if requested else f"`{_field(decision)}` changed"
-    return _only_unprotected(decision.record, why, auto_cleanup_duration=after.auto_cleanup_duration)
+    return _only_unprotected(decision.record, why, auto_cleanup_duration=decision.after.auto_cleanup_duration)
 
 
 def _only_unprotected(record: Record, why: str, **more: Any) -> VolumeDecision:
@@ -257,17 +262,6 @@ def _field(decision: VolumeDecision) -> str:
     """The declared field whose change replaces a volume. Its host is recorded as its zone."""
     before, _ = decision.change
     return "host" if decision.because[0] == "zone" and before.host else decision.because[0]
-
-
-def _put_off(desired: Desired, decision: VolumeDecision) -> Diagnostic:
-    address = f"volume/{decision.name}"
-    done, does = ("replaced", "replaces") if decision.name in desired.volumes else ("deleted", "deletes")
-    summary = f"{address} is not {done} by this plan ({decision.put_off}): it is recorded as protected"
-    hint = (
-        f"this plan ends its protection: apply it, then plan again; that plan {does} the volume, and its "
-        "content is lost; to keep it, undo the change"
-    )
-    return warning(desired, address, "protection-ends", summary, hint)
 
 
 def _irreplaceable(desired: Desired, decision: VolumeDecision) -> Diagnostic | None:

@@ -250,8 +250,7 @@ def _retries(
         have = [r for r in state.of("rank") if r.rank.task == task] if want else []
         retry = due_retry(want, have, state, now) if want else None
         if retry:
-            until = retry.noticed + DELAYS[min(retry.count - 1, len(DELAYS) - 1)]
-            out[f"task/{task}"] = (until, f"runs again later: {retry.cause}")
+            out[f"task/{task}"] = (retry.after, f"runs again later: {retry.cause}")
     return out
 
 

@@ -12,8 +12,7 @@ from declarative.model.manifest import changes as files_changed
 from declarative.model.manifest import changes_text
 from declarative.model.state import Address
 from declarative.model.text import clean, host_lists
-from declarative.planner.plan import Action, Op, Plan, Reason, ReservationStatus, adopted_id
-from declarative.planner.preview import differing_nodes
+from declarative.planner.plan import Action, Op, Plan, Reason, ReservationStatus, adopted_id, differing_nodes
 from declarative.render.text import Paint, plural, wrapped
 from declarative.render.values import FORCES, changes, differing, fields, loss_text, shown_fields, where
 

@@ -17,7 +17,7 @@ from declarative.model.state import Address, Record, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.planner.inventory import Inventory
 from declarative.planner.plan import Op
-from declarative.planner.saved_plan import Facts, facts_used
+from declarative.planner.saved_plan import Facts, facts_of
 from declarative.store import open_store
 from tests.render.test_render import act
 from tests.support.model import of_attachment, of_node, of_reservation, of_volume, project
@@ -76,7 +76,7 @@ def facts(*actions: Any, state: State | None = None, ended: Any = (), can: Any =
     ready = {
         name: Readiness(state=NodeState.READY, can=frozenset(found)) for name, found in dict(can).items()
     }
-    return facts_used(plan_of(actions=actions), state or State(), Inventory(ranks=over, readiness=ready))
+    return facts_of(plan_of(actions=actions), state or State(), Inventory(ranks=over, readiness=ready))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from declarative.model.status import RankState, RankStatus
 from declarative.planner.decisions import PlanRequest
 from declarative.planner.explain import Explainer
 from declarative.planner.plan import Op
-from declarative.planner.saved_plan import SavedPlan, dump, facts_used, load
+from declarative.planner.saved_plan import SavedPlan, dump, facts_of, load
 from declarative.render.plan import plan_text
 from tests.support.model import World
 from tests.support.planned import GPU, carry_out, declared
@@ -195,7 +195,7 @@ def test_a_saved_plan_knows_what_is_avoided():
     world = carry_out(World(), desired)
     fail(world)
     plan = world.plan(desired)
-    facts = facts_used(plan, world.state(), world.inventory(desired))
+    facts = facts_of(plan, world.state(), world.inventory(desired))
     saved = SavedPlan(
         plan=plan, facts=facts, state="sqlite:///x", directory="/p", made_by="0", made_at="2026-01-01"
     )

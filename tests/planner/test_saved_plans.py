@@ -31,8 +31,7 @@ from declarative.planner.saved_plan import (
     changed_facts,
     digest,
     dump,
-    facts_now,
-    facts_used,
+    facts_of,
     load,
     record_difference,
 )
@@ -66,7 +65,7 @@ def kept(
     made = plan or world.plan(desired)
     return SavedPlan(
         plan=made,
-        facts=facts_used(made, world.state(), seen),
+        facts=facts_of(made, world.state(), seen),
         backends=desired.backends,
         tasks=tuple(sorted(desired.tasks)),
         state="sqlite:///state.db",
@@ -133,7 +132,7 @@ def test_what_comes_back_is_what_was_saved(found, seed):
     assert text == dump(same)
     assert plan_json(saved.plan) == plan_json(same.plan)
     assert plan_text(saved.plan, color=False, width=100) == plan_text(same.plan, color=False, width=100)
-    assert facts_now(same.plan, same.facts, world.state(), world.inventory(desired)) == same.facts
+    assert facts_of(same.plan, world.state(), world.inventory(desired), same.facts) == same.facts
     if saved.plan.result == "error":
         return
     other = world.copy()
@@ -159,7 +158,7 @@ def test_a_plan_that_is_not_stale_can_be_applied(found, seed):
     if saved.plan.result == "error":
         return
     meanwhile(world, rng)
-    now = facts_now(saved.plan, saved.facts, world.state(), world.inventory(desired))
+    now = facts_of(saved.plan, world.state(), world.inventory(desired), saved.facts)
     said = [*changed_facts(saved.facts, now)]
     event(f"stale: {sorted({d.code for d in said})}")
     assert bool(said) is (digest_of(saved.facts) != digest_of(now))
@@ -218,7 +217,7 @@ def stale(
     world: World, desired: Any, saved: SavedPlan, inventory: Inventory | None = None
 ) -> list[Diagnostic]:
     seen = inventory or world.inventory(desired)
-    now = facts_now(saved.plan, saved.facts, world.state(), seen)
+    now = facts_of(saved.plan, world.state(), seen, saved.facts)
     return list(changed_facts(saved.facts, now, seen.readiness))
 
 
@@ -272,12 +271,12 @@ def test_a_node_that_cannot_do_any_more_what_its_task_asks_for_counts(known):
         return replace(found, readiness=dict.fromkeys(found.readiness, ready))
 
     plan = make_plan(desired, world.state(), seen(known), world.now)
-    facts = facts_used(plan, world.state(), seen(known))
+    facts = facts_of(plan, world.state(), seen(known))
     (node,) = facts.able
     assert facts.able == {node: True}
     for later in (None, frozenset({"hard", "podman"})):
-        assert not [*changed_facts(facts, facts_now(plan, facts, world.state(), seen(later)))]
-    (said,) = changed_facts(facts, facts_now(plan, facts, world.state(), seen(frozenset({"podman"}))))
+        assert not [*changed_facts(facts, facts_of(plan, world.state(), seen(later), facts))]
+    (said,) = changed_facts(facts, facts_of(plan, world.state(), seen(frozenset({"podman"})), facts))
     assert (said.code, said.address) == ("plan-node-state", f"node/{node}")
     refused = make_plan(desired, world.state(), seen(frozenset()), world.now)
     assert [r.code for r in refused.unplaced.refusals] == ["never-fits"]
