@@ -16,8 +16,7 @@ from declarative.apply.backend_client import BackendClient
 from declarative.apply.bundles import Bundles
 from declarative.apply.outages import Outages
 from declarative.model.inputs import AttachmentInputs, NodeInputs, ReservationInputs, VolumeInputs
-from declarative.model.manifest import Manifest
-from declarative.model.resource import EXISTING, LOCAL, SSH, Host
+from declarative.model.resource import EXISTING, LOCAL, SSH, Host, Manifest
 from declarative.model.spec import Backend, Name
 from declarative.model.spec.backend import Network
 from declarative.model.spec.policy import OperatorPolicy

@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 from declarative.language.loader import sent_files
 from declarative.model.diagnostic import and_more
 from declarative.model.inputs import RecordedFiles
-from declarative.model.manifest import Entry, Manifest
+from declarative.model.resource import Entry, Manifest
 from declarative.provider import Archive, PermanentError, PermanentKind
 
 AGAIN = "plan again; or undo the change, and apply again"

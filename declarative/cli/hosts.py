@@ -43,7 +43,7 @@ def trust(session: ProjectSession, *, replacing: bool, approved: bool) -> int:
     `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows on the hosts. All else in the files stays as it
     is. A key in the place of a known one is an error without --replace.
     """
-    from declarative.model.spec.hosts import fingerprint
+    from declarative.model.spec.fleet import fingerprint
     from declarative.model.text import clean
 
     desired = session.load().desired

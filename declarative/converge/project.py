@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from declarative.apply.backends import Backends
     from declarative.apply.outages import Outages
     from declarative.language.loader import Loaded, Look
-    from declarative.model.manifest import Manifest
-    from declarative.model.resource import Desired
+    from declarative.model.resource import Desired, Manifest
     from declarative.model.spec.policy import OperatorPolicy
     from declarative.model.state import State
     from declarative.planner.plan import Origin

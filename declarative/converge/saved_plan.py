@@ -24,7 +24,7 @@ from declarative.model.diagnostic import InvalidError, failed
 from declarative.model.resource import Desired
 from declarative.model.spec import Project
 from declarative.model.spec.project import Moved, Moves
-from declarative.model.spec.text import Name
+from declarative.model.spec.values import Name
 from declarative.model.state import State
 from declarative.planner.hosts import hosts_of_plan
 from declarative.planner.inventory import observed_state

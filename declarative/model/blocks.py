@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from declarative.model.codec import ALWAYS
 from declarative.model.record import struct
-from declarative.model.spec.gpu_models import MODELS, parts, spelling
+from declarative.model.spec.gpu_models import KNOWN, model_of, parts, vendor_of
 from declarative.model.spec.values import Count, Memory, show_mib
 
 if TYPE_CHECKING:
@@ -41,37 +40,6 @@ class Shortfall:
     short: float
 
 
-_KNOWN = {
-    name.lower(): (vendor, rank, int(size) * 1024)
-    for vendor, models in MODELS.items()
-    for rank, (name, size) in enumerate(model.split(":") for model in models.split())
-}
-_FAMILIES = (
-    ("nvidia", r"(nvidia|tesla|quadro|geforce|rtx|gtx|titan)\b|(rtx|gtx)a?\d"),
-    ("amd", r"(amd|instinct|radeon)\b|mi\d"),
-    ("intel", r"intel\b|gaudi|(max|flex) ?\d"),
-    ("google", r"tpu|v[2-7](e|p|i|litepod)?(-\d+)?$"),
-    ("tenstorrent", r"tenstorrent|wormhole|n[13][05]0"),
-)
-"""Which beginnings of a model's name tell its vendor, where the model itself is not known."""
-
-
-def _known(model: str) -> tuple[str, int, int] | None:
-    """Vendor, rank among its models and MiB; `H100 NVL` and `A100-SXM4` are known as `H100` and `A100`."""
-    name = model.lower()
-    return _KNOWN.get(name) or _KNOWN.get(spelling(name)) or _KNOWN.get(re.split(r"[\s_-]", name)[0])
-
-
-def vendor_of(model: str | None) -> str | None:
-    """The vendor of a GPU model; None if there is no model, or an unknown one."""
-    if not model:
-        return None
-    if known := _known(model):
-        return known[0]
-    name = model.lower()
-    return next((vendor for vendor, start in _FAMILIES if re.match(start, name)), None)
-
-
 UNKNOWN = "unknown"
 
 
@@ -85,18 +53,13 @@ def maker_of(shape: Shape) -> str | None:
     return shape.gpu_vendor or vendor_of(shape.gpu_name) or (shape.gpu_name or UNKNOWN).lower()
 
 
-def makers_named(names: tuple[str, ...]) -> frozenset[str]:
-    """The vendors of models that are asked for by name; of an unknown model, its name."""
-    return frozenset(vendor_of(name) or name.lower() for name in names)
-
-
 def gpu_order(shape: Shape) -> tuple[float, int, str]:
     """An order of GPUs, the least first: by the memory of each, then by model. Unknown memory comes last."""
     if not shape.gpus:
         return (0.0, 0, "")
-    known = _known(shape.gpu_name) if shape.gpu_name else None
-    memory = shape.gpu_memory_mib or (known[2] if known else math.inf)
-    return (memory, known[1] if known else len(_KNOWN), (shape.gpu_name or "").lower())
+    model = model_of(shape.gpu_name) if shape.gpu_name else None
+    memory = shape.gpu_memory_mib or (model.gb * 1024 if model else math.inf)
+    return (memory, model.rank if model else len(KNOWN), (shape.gpu_name or "").lower())
 
 
 def divisors(shape: Shape) -> tuple[int, ...]:

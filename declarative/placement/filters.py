@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from declarative.model.blocks import Shortfall, fewest, maker_of, makers_named, misfits, share
+from declarative.model.blocks import Shortfall, fewest, maker_of, misfits, share
 from declarative.model.diagnostic import and_more
 from declarative.model.spec import Fleet, Isolation, SpotPolicy, Task
+from declarative.model.spec.gpu_models import makers_named
 from declarative.model.status import ANY_RUNTIME, BOOTING, HARD, RUNTIMES, NodeState
 from declarative.placement.problem import Node, NodeType, Rejection
 

@@ -67,8 +67,16 @@ class ActionGraph:
         self, op: Op, record: Record, reason: Reason, because: tuple[str, ...] = (), **more: Any
     ) -> None:
         """Add an update or a deletion of what is recorded; `more` are other fields of `Action`."""
-        own = {"address": record.address, "before": record.typed, "backend": record.backend}
-        self.add(Action(op=op, reason=reason, because=because, **own, **more))
+        action = Action(
+            op=op,
+            address=record.address,
+            reason=reason,
+            because=because,
+            before=record.typed,
+            backend=record.backend,
+            **more,
+        )
+        self.add(action)
 
     def delete(self, record: Record, reason: Reason, because: tuple[str, ...] = (), **more: bool) -> None:
         """Add a deletion."""

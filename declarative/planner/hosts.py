@@ -20,9 +20,8 @@ from declarative.model.inputs import NodeInputs, data_of
 from declarative.model.resource import INSTANCE_ID, SLURM, SSH, Desired, Host, Offer, TaskWant, node_inputs
 from declarative.model.schema import encode
 from declarative.model.spec import Fleet
-from declarative.model.spec.hosts import HostFields, SshConfig, fingerprint, host_keys, own_only
-from declarative.model.spec.text import NodeName
-from declarative.model.spec.values import Resources
+from declarative.model.spec.fleet import HostFields, SshConfig, fingerprint, host_keys, own_only
+from declarative.model.spec.values import NodeName, Resources
 from declarative.model.state import Address, Record, State, natural
 from declarative.model.status import HostRefusal
 from declarative.placement.problem import NodeType, Unseen, of_offer, offer_name

@@ -8,8 +8,7 @@ from typing import Any
 
 from declarative.model.diagnostic import Diagnostic, Severity, and_more, in_order, located
 from declarative.model.inputs import NodeInputs, RankInputs, knows_siblings
-from declarative.model.manifest import changes_text
-from declarative.model.resource import EXISTING, LOCAL, Desired
+from declarative.model.resource import EXISTING, LOCAL, Desired, changes_text
 from declarative.model.schema import encode
 from declarative.model.spec import Backend
 from declarative.model.state import Address, State, natural, orphan_hint, rank_name

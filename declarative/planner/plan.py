@@ -10,7 +10,7 @@ from typing import Annotated, Any, Protocol
 
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
-from declarative.model.outputs import Key, Moment, OneOf, Usd, address_of
+from declarative.model.outputs import Key, Moment, Usd, address_of
 from declarative.model.record import struct
 from declarative.model.resource import Desired
 from declarative.model.schema import Doc, Is
@@ -629,10 +629,10 @@ def fleet_shares(nodes: Iterable[PricedNode]) -> tuple[FleetShare, ...]:
                 tasks.setdefault(task, []).append(block)
     out: list[FleetShare] = []
     for fleet, prices in costs.items():
-        tasks = [TaskShare(task=task, hourly=total_price(held)) for task, held in blocks[fleet].items()]
-        tasks.sort(key=lambda share: (share.hourly is not None, -(share.hourly or 0.0), share.task))
+        shares = [TaskShare(task=task, hourly=total_price(held)) for task, held in blocks[fleet].items()]
+        shares.sort(key=lambda share: (share.hourly is not None, -(share.hourly or 0.0), share.task))
         hourly = total_price(prices)
-        out.append(FleetShare(fleet=fleet, nodes=len(prices), hourly=hourly, tasks=tuple(tasks)))
+        out.append(FleetShare(fleet=fleet, nodes=len(prices), hourly=hourly, tasks=tuple(shares)))
     return tuple(sorted(out, key=lambda s: (s.hourly is not None, -(s.hourly or 0.0), -s.nodes, s.fleet)))
 
 

@@ -30,8 +30,8 @@ from declarative.model.inputs import (
     RankInputs,
     ReservationInputs,
 )
-from declarative.model.manifest import Manifest
 from declarative.model.record import struct
+from declarative.model.resource import Manifest
 from declarative.model.schema import Problem, decode, encode
 from declarative.model.spec import Backend
 from declarative.model.state import Address, State

@@ -14,9 +14,8 @@ from enum import StrEnum
 from math import isfinite
 
 from declarative.model.inputs import NodeFailures, RankInputs, RetrySeries, differing
-from declarative.model.manifest import changes
 from declarative.model.record import struct
-from declarative.model.resource import SUMS, Desired, TaskWant
+from declarative.model.resource import SUMS, Desired, TaskWant, changes
 from declarative.model.schema import in_place
 from declarative.model.spec import NodeCount, Placement, RetryEvent, StopCriteria, Task
 from declarative.model.spec.schedule import Schedule

@@ -8,8 +8,8 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from declarative.model.inputs import NodeInputs, RankInputs
-from declarative.model.manifest import changes as files_changed
-from declarative.model.manifest import changes_text
+from declarative.model.resource import changes as files_changed
+from declarative.model.resource import changes_text
 from declarative.model.state import Address
 from declarative.model.text import clean, host_lists
 from declarative.planner.plan import Action, Op, Plan, Reason, ReservationStatus, adopted_id, differing_nodes

@@ -26,7 +26,7 @@ from declarative.model.inputs import (
 from declarative.model.record import struct
 from declarative.model.schema import BadValueError
 from declarative.model.spec.project import Moves
-from declarative.model.spec.text import check_name
+from declarative.model.spec.values import check_name
 from declarative.model.state import MADE_AS, Address, NamesWhenMade, Record, Renamed, State, token
 from declarative.store.consistency import HeldBlocks
 from declarative.store.errors import StateError

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from declarative.model.diagnostic import suggest
 from declarative.model.record import struct
-from declarative.model.spec.hosts import odd_login
+from declarative.model.spec.fleet import odd_login
 from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.provider.optional import Terminal
 

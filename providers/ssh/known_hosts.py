@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import asyncssh
 
 from declarative.model.record import struct
-from declarative.model.spec.hosts import fingerprint
+from declarative.model.spec.fleet import fingerprint
 from declarative.model.status import HostRefusal
 from declarative.provider import PermanentError, PermanentKind, RefusedError
 

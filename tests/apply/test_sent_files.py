@@ -16,7 +16,7 @@ from declarative.apply.bundles import Bundles, Packed, changed_files
 from declarative.language.loader import load, sent_files
 from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.inputs import RecordedFiles
-from declarative.model.manifest import Manifest
+from declarative.model.resource import Manifest
 from declarative.provider import PermanentError
 
 TASK = "type: task\nname: train\ncommands: [run]\nfiles:\n"

@@ -12,7 +12,7 @@ from declarative.model.diagnostic import suggest
 from declarative.model.schema import Problem, decode, fields_of
 from declarative.model.spec import DOCUMENTS
 from declarative.model.spec.backend import CatalogOffer, Network
-from declarative.model.spec.hosts import HostFields, ProxyJump, SshConfig
+from declarative.model.spec.fleet import HostFields, ProxyJump, SshConfig
 from declarative.model.spec.values import Resources
 
 REGIONS = (

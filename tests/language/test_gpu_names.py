@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declarative.model.blocks import Shape, misfits, vendor_of
-from declarative.model.spec.gpu_models import MODELS, known, spelling
+from declarative.model.blocks import Shape, misfits
+from declarative.model.spec.gpu_models import MODELS, known, spelling, vendor_of
 from declarative.model.spec.values import Gpu, Resources
 
 NAMES = [model.partition(":")[0] for models in MODELS.values() for model in models.split()]

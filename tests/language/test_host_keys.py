@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from declarative.language.formatter import host_keys
 from declarative.language.formatter.host_keys import with_host_keys
 from declarative.language.source import parse
-from declarative.model.spec.hosts import HostKey, fingerprint
+from declarative.model.spec.fleet import HostKey, fingerprint
 from declarative.planner.hosts import in_flow
 from tests.providers.ssh.machines import run
 

@@ -10,7 +10,7 @@ import pytest
 from declarative.model.schema import Problem, decode, fields_of, validate
 from declarative.model.spec import DOCUMENTS
 from declarative.model.spec.backend import CatalogOffer, Network
-from declarative.model.spec.hosts import HostFields, ProxyJump, SshConfig
+from declarative.model.spec.fleet import HostFields, ProxyJump, SshConfig
 from declarative.model.spec.values import Resources
 
 LEAST: dict[type, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from declarative.model.spec.text import NodeName
+from declarative.model.spec.values import NodeName
 from declarative.model.state import rank_name
 from declarative.placement.demand import ANYWHERE
 from declarative.placement.explain.alternatives import Scene, instead, places

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from declarative.model.blocks import Shape, vendor_of
+from declarative.model.blocks import Shape
+from declarative.model.spec.gpu_models import vendor_of
 from declarative.placement.explain.free_a_node import suggest
 from declarative.placement.filters import one_vendor
 from declarative.placement.problem import NodeType

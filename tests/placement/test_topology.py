@@ -11,7 +11,7 @@ from hypothesis.strategies import booleans, integers, lists, sampled_from, tuple
 from declarative.model.resource import TaskWant
 from declarative.model.schema import BadValueError, decode_part
 from declarative.model.spec import Task
-from declarative.model.spec.hosts import HostFields
+from declarative.model.spec.fleet import HostFields
 from declarative.model.spec.values import Topology
 from declarative.placement.assignment import Assignment
 from declarative.placement.catalog import Catalog

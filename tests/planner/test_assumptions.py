@@ -12,7 +12,7 @@ import pytest
 from declarative.converge import saved_plan
 from declarative.converge.state_access import DEFAULT_STATE, StateAccess
 from declarative.model.diagnostic import InvalidError
-from declarative.model.manifest import Entry, Manifest
+from declarative.model.resource import Entry, Manifest
 from declarative.model.state import Address, Record, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.planner.inventory import Inventory

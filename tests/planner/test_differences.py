@@ -18,7 +18,7 @@ from declarative.model.inputs import data_of
 from declarative.model.resource import HOW_REACHED, Desired, Host
 from declarative.model.spec import Backend, Fleet
 from declarative.model.spec.backend import CatalogOffer, Network
-from declarative.model.spec.hosts import HostFields, SshConfig
+from declarative.model.spec.fleet import HostFields, SshConfig
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, Readiness
 from declarative.planner.hosts import declared_hosts, hosts_of, offer_of_host, shaping

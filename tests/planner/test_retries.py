@@ -261,12 +261,12 @@ def test_what_is_to_be_stopped_first_gets_new_blocks():
 
 
 def test_a_saved_plan_of_a_retry_is_the_same_plan():
-    from declarative.planner.saved_plan import facts_used
+    from declarative.planner.saved_plan import facts_of
 
     world, desired = gang(), job()
     fail(world)
     plan = world.plan(desired)
-    facts = facts_used(plan, world.state(), world.inventory(desired))
+    facts = facts_of(plan, world.state(), world.inventory(desired))
     saved = SavedPlan(
         plan=plan, facts=facts, state="sqlite:///x", directory="/p", made_by="0", made_at="2026-01-01"
     )

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from declarative.model.codec import outline, to_data
 from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Span
-from declarative.model.manifest import Entry, Manifest
-from declarative.model.resource import LOCAL
+from declarative.model.resource import LOCAL, Entry, Manifest
 from declarative.model.state import Address, State
 from declarative.model.status import NodeState, RankState, Readiness
 from declarative.planner.inventory import Inventory

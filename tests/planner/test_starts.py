@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from declarative.model.inputs import NodeFailures, RetrySeries, data_of
-from declarative.model.manifest import Entry, Manifest
-from declarative.model.resource import TaskWant
+from declarative.model.resource import Entry, Manifest, TaskWant
 from declarative.model.state import FAILED_ON, RETRIES, STOPPED, Address, Record, State
 from declarative.model.status import NOT_RELEASED, NodeState, RankState, RankStatus, Readiness
 from declarative.planner.plan import Reason

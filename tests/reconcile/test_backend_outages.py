@@ -20,7 +20,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.outages import DELAYS, OFFERS, Outages
 from declarative.cli import cli, options, output
 from declarative.model.spec import Backend
-from declarative.model.spec.text import Name
+from declarative.model.spec.values import Name
 from declarative.model.state import State
 from declarative.model.status import NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind

@@ -14,7 +14,7 @@ from declarative.language.formatter.layout import Line, YamlItem, YamlNode
 from declarative.language.source import parse
 from declarative.model.schema import BadValueError, Syntax, fields_of, kept
 from declarative.model.spec import DOCUMENTS, Count, Duration, Gpu, Memory, Mount, Mounts, NodeCount, Variable
-from declarative.model.spec.hosts import HostFields, Hosts
+from declarative.model.spec.fleet import HostFields, Hosts
 from declarative.model.spec.mounts import Inline
 from declarative.model.spec.project import Variables
 from declarative.model.spec.schedule import Retry

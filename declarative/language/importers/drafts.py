@@ -17,7 +17,7 @@ from declarative.model.record import struct
 from declarative.model.resource import LOCAL, SLURM, SSH
 from declarative.model.schema import Problem, decode
 from declarative.model.spec import DOCUMENTS
-from declarative.model.spec.text import NAME
+from declarative.model.spec.values import NAME
 
 CLOUDS: dict[str, dict[str, Any]] = {
     "aws": {"driver": "ec2", "credentials": {"key": "AWS_ACCESS_KEY_ID", "secret": "AWS_SECRET_ACCESS_KEY"}},

@@ -16,7 +16,7 @@ from typing import Any
 from declarative.language.importers.drafts import Draft, Noted, mapping_of, name_of, unused_name
 from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
-from declarative.model.spec.text import NAME
+from declarative.model.spec.values import NAME
 from declarative.provider.optional import Existing
 
 MOST_NAMED = 20

@@ -30,7 +30,7 @@ from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.resource import SLURM, SSH
 from declarative.model.spec.gpu_models import board, known
-from declarative.model.spec.text import MAX_NAME
+from declarative.model.spec.values import MAX_NAME
 
 _HEADING = frozenset(("name", "execution", "placement", "primary_tasks", "termination_delay"))
 _ELSEWHERE = {

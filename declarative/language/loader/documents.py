@@ -17,7 +17,7 @@ from declarative.model.diagnostic import Severity, Span
 from declarative.model.record import struct
 from declarative.model.schema import Problem, decode, describe, fields_of, validate
 from declarative.model.spec import DOCUMENTS
-from declarative.model.spec.text import NAME
+from declarative.model.spec.values import NAME
 
 _UNSUPPORTED = {
     "dev-environment": "for a machine to work on write a `task`, and then `fleetform ssh`",

@@ -22,7 +22,7 @@ from declarative.model.resource import RankMount, VolumeWant, volume_inputs
 from declarative.model.schema import BadValueError
 from declarative.model.spec import Backend, Mount, Name, Task, Volume
 from declarative.model.spec.mounts import Inline
-from declarative.model.spec.text import Env, check_name
+from declarative.model.spec.values import Env, check_name
 
 MAX_MOUNTS = 250_000
 """The limit for the mounts of all ranks together. Alternatives count one by one."""

@@ -27,9 +27,9 @@ from declarative.model.resource import (
 )
 from declarative.model.schema import BadValueError
 from declarative.model.spec import Backend, Name, Volume
-from declarative.model.spec.hosts import host_keys, is_public
+from declarative.model.spec.fleet import host_keys, is_public
 from declarative.model.spec.mounts import Inline
-from declarative.model.spec.text import MAX_NAME, check_name
+from declarative.model.spec.values import MAX_NAME, check_name
 from declarative.model.state import natural
 
 BUILT_IN = (LOCAL, SSH, SLURM)

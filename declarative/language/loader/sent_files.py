@@ -28,9 +28,8 @@ from declarative.language.loader.findings import Findings
 from declarative.language.source import Document
 from declarative.model.codec import PLAN_KIND
 from declarative.model.diagnostic import Severity
-from declarative.model.manifest import Entry, Manifest
 from declarative.model.record import struct
-from declarative.model.resource import LOCAL, Desired, TaskWant
+from declarative.model.resource import LOCAL, Desired, Entry, Manifest, TaskWant
 from declarative.model.schema import BadValueError
 from declarative.model.spec.task import File, Files
 

@@ -6,17 +6,19 @@ from declarative.model.spec.mounts import Mount, Mounts, Volume
 from declarative.model.spec.project import Project, Variable
 from declarative.model.spec.schedule import Retry, RetryEvent
 from declarative.model.spec.task import CreationPolicy, Isolation, StartupOrder, StopCriteria, Task
-from declarative.model.spec.text import Env, Name, Tags
 from declarative.model.spec.values import (
     Blocks,
     Count,
     Duration,
+    Env,
     Gpu,
     Memory,
+    Name,
     Placement,
     Resources,
     Size,
     SpotPolicy,
+    Tags,
 )
 
 DOCUMENTS: dict[str, type] = {

@@ -24,8 +24,7 @@ from declarative.model.schema import (
     encode,
     raise_all,
 )
-from declarative.model.spec.text import PLACES, WORDS, Name
-from declarative.model.spec.values import MAX_COUNT, Gpu, Size
+from declarative.model.spec.values import MAX_COUNT, PLACES, WORDS, Gpu, Name, Size
 
 ANYWHERE = "*"
 """The key for an image that is the same in all regions."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import NamedTuple
 
 MODELS = {
     "nvidia": "P4:8 M60:8 M4000:8 P4000:8 RTX2060:6 RTX2060SUPER:8 RTX2070:8 RTX2070SUPER:8 RTX2080:8 "
@@ -26,6 +27,22 @@ MODELS = {
 }
 """Models by vendor, the least first, and the GB of memory that one has (of several sizes the least)."""
 
+
+class Model(NamedTuple):
+    """A model that is known; `rank` is its place among those of its vendor."""
+
+    name: str
+    vendor: str
+    rank: int
+    gb: int
+
+
+KNOWN = {
+    name.lower(): Model(name, vendor, rank, int(size))
+    for vendor, models in MODELS.items()
+    for rank, (name, size) in enumerate(model.split(":") for model in models.split())
+}
+MOST_GB = max(model.gb for model in KNOWN.values())
 ALIASES = {
     "gaudihl205": "gaudi",
     "gaudihl225": "gaudi2",
@@ -42,9 +59,6 @@ _PRO = re.compile(r"rtx(?:pro(\d+)(?:blackwell)?(?:ws)?|(\d+00)blackwell)")
 """`RTX PRO 6000`, which has no namesake of another generation, and `RTX 6000 Blackwell`, which has."""
 _SIZE = re.compile(r"(?:[ _-]+|(?<=sxm)|(?<=pcie))\(?(\d{1,3}) ?gb?\)?(?![a-z0-9.])", re.IGNORECASE)
 """A size of memory; `3g.20gb` of a MIG instance does not match."""
-_BY_NAME = {
-    name.lower(): name for models in MODELS.values() for name, _ in (m.split(":") for m in models.split())
-}
 
 
 @lru_cache(maxsize=4096)
@@ -71,7 +85,8 @@ def parts(name: str) -> tuple[str, int | None]:
     gb = int(size[1]) if size else None
     if gb and gb > MOST_GB:  # that of the CPU on the same board, as in `GH200 480GB`
         gb = None
-    return _BY_NAME.get(spelling(rest), rest), gb
+    model = KNOWN.get(spelling(rest))
+    return model.name if model else rest, gb
 
 
 def board(name: str) -> str:
@@ -83,13 +98,12 @@ def board(name: str) -> str:
 
 def known(name: str) -> tuple[str, int | None] | None:
     """The model and the GB that the name says, as for `A100-SXM4-80GB`; None if no such model is known."""
-    model, gb = parts(name)
-    if model not in MEMORY_GB:
+    text, gb = parts(name)
+    model = KNOWN.get(text.lower())
+    if model is None or model.name != text:
         return None
-    board = model.removesuffix("NVL")
-    if board != model:  # offers name the model alone, and its memory
-        return board, gb or MEMORY_GB[model]
-    return model, gb
+    board = text.removesuffix("NVL")
+    return board, (gb or model.gb) if board != text else gb  # offers name the model alone, and its memory
 
 
 def fits(name: str, model: str, mib: int | None) -> bool:
@@ -104,8 +118,32 @@ def fits(name: str, model: str, mib: int | None) -> bool:
     return size is None or size * 1024 == (mib or (own or 0) * 1024)
 
 
-MEMORY_GB = {
-    name: int(size) for models in MODELS.values() for name, size in (m.split(":") for m in models.split())
-}
-"""Model → the GB of one, of several sizes the least."""
-MOST_GB = max(MEMORY_GB.values())
+_FAMILIES = (
+    ("nvidia", r"(nvidia|tesla|quadro|geforce|rtx|gtx|titan)\b|(rtx|gtx)a?\d"),
+    ("amd", r"(amd|instinct|radeon)\b|mi\d"),
+    ("intel", r"intel\b|gaudi|(max|flex) ?\d"),
+    ("google", r"tpu|v[2-7](e|p|i|litepod)?(-\d+)?$"),
+    ("tenstorrent", r"tenstorrent|wormhole|n[13][05]0"),
+)
+"""Which beginnings of a model's name tell its vendor, where the model itself is not known."""
+
+
+def model_of(name: str) -> Model | None:
+    """The known model that a name means; `H100 NVL` and `A100-SXM4` are known as `H100` and `A100`."""
+    lower = name.lower()
+    return KNOWN.get(lower) or KNOWN.get(spelling(lower)) or KNOWN.get(re.split(r"[\s_-]", lower)[0])
+
+
+def vendor_of(model: str | None) -> str | None:
+    """The vendor of a GPU model; None if there is no model, or an unknown one."""
+    if not model:
+        return None
+    if known := model_of(model):
+        return known.vendor
+    name = model.lower()
+    return next((vendor for vendor, start in _FAMILIES if re.match(start, name)), None)
+
+
+def makers_named(names: tuple[str, ...]) -> frozenset[str]:
+    """The vendors of models that are asked for by name; of an unknown model, its name."""
+    return frozenset(vendor_of(name) or name.lower() for name in names)

@@ -26,8 +26,7 @@ from declarative.model.schema import (
     raise_all,
     unquoted,
 )
-from declarative.model.spec.text import Name, Tags
-from declarative.model.spec.values import MAX_COUNT, IdleDuration, Size
+from declarative.model.spec.values import MAX_COUNT, IdleDuration, Name, Size, Tags
 
 
 @struct(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,7 @@ from declarative.model.schema import (
     unquoted,
 )
 from declarative.model.spec.schedule import MINUTE, Cron, Zone
-from declarative.model.spec.text import Name
-from declarative.model.spec.values import MAX_COUNT, Duration
+from declarative.model.spec.values import MAX_COUNT, Duration, Name
 from declarative.model.status import NodeState, RankState
 
 HOURS_A_MONTH = 730

@@ -26,15 +26,21 @@ from declarative.model.schema import (
 )
 from declarative.model.spec.mounts import Mounts
 from declarative.model.spec.schedule import Retry, Schedule
-from declarative.model.spec.text import PLACES, Env, FleetName, Image, Name, NodeName, Tags
 from declarative.model.spec.values import (
     MAX_COUNT,
+    PLACES,
     Duration,
+    Env,
     FallbackPolicy,
+    FleetName,
+    Image,
     Level,
+    Name,
+    NodeName,
     Placement,
     Resources,
     SpotPolicy,
+    Tags,
     TimeLimit,
 )
 

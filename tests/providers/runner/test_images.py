@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from declarative.model.schema import BadValueError
-from declarative.model.spec.text import Image
+from declarative.model.spec.values import Image
 from providers import containers
 from providers.containers import Container, Mount
 

@@ -9,7 +9,7 @@ import pytest
 
 from declarative.model.blocks import misfits
 from declarative.model.resource import Host
-from declarative.model.spec.gpu_models import MEMORY_GB, MODELS
+from declarative.model.spec.gpu_models import KNOWN, MODELS
 from declarative.model.spec.values import Gpu, Resources
 from declarative.planner.hosts import _numbers, declared_shape
 from providers.ssh import gpus, probe
@@ -196,7 +196,7 @@ def test_a_host_has_the_gpu_that_it_declares_however_it_is_spelled(model, row):
 
 @pytest.mark.parametrize(("model", "row"), ROWS, ids=lambda part: part.partition(",")[0])
 def test_no_host_has_the_gpu_of_another_model(model, row):
-    others = {*MEMORY_GB} - {model, model.removesuffix("NVL")}
+    others = {known.name for known in KNOWN.values()} - {model, model.removesuffix("NVL")}
     for other in sorted(others):
         for name in {other, words(other), f"NVIDIA {words(other)}"}:
             assert "0 of the 1" in short({"name": name, "count": 1}, row), name

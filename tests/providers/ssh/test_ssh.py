@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declarative.model.schema import BadValueError, decode_part
-from declarative.model.spec.hosts import SshConfig
+from declarative.model.spec.fleet import SshConfig
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState
 from declarative.provider import Config, PermanentError
