@@ -161,13 +161,8 @@ def _near(typed: str, known: tuple[str, ...], most: int) -> Sequence[str]:
         if edits is not None and edits < len(typed):
             near = [*near, name] if edits == least else [name]
             least = edits
-    return near or _beginning_with(typed, known)
-
-
-def _beginning_with(typed: str, known: Iterable[str]) -> list[str]:
-    """The words with `typed` as their first part; or the only word that begins with these letters."""
-    if not typed:
-        return []
+    if near or not typed:
+        return near
     longer = [name for name in known if name.casefold().startswith(typed)]
     first_part = [name for name in longer if not name.casefold()[len(typed)].isalnum()]
     return first_part or (longer if len(longer) == 1 and len(typed) > MAX_EDITS else [])
@@ -182,25 +177,16 @@ def _edits(one: str, other: str, most: int) -> int | None:
         return None
     if (Counter(one) - Counter(other)).total() > most:
         return None
+    # Each row holds the edits from a beginning of `one` to all beginnings of `other`.
     before: list[int] = []
     row = list(range(len(other) + 1))
-    for i in range(1, len(one) + 1):
-        last, before = before, row
-        row = _edits_row(one[:i], other, before, last)
+    for i, a in enumerate(one, 1):
+        last, before, row = before, row, [i]
+        for j, b in enumerate(other, 1):
+            edits = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and b == one[i - 2]:
+                edits = min(edits, last[j - 2] + 1)
+            row.append(edits)
         if min(row) > most:
             return None
     return row[-1] if row[-1] <= most else None
-
-
-def _edits_row(one: str, other: str, before: list[int], last: list[int]) -> list[int]:
-    """The edits from `one` to each beginning of `other`; `before` and `last` are the rows of one letter less
-    and of two.
-    """
-    i = len(one)
-    row = [i]
-    for j, b in enumerate(other, 1):
-        edits = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (one[-1] != b))
-        if i > 1 and j > 1 and one[-1] == other[j - 2] and b == one[-2]:
-            edits = min(edits, last[j - 2] + 1)
-        row.append(edits)
-    return row

@@ -50,9 +50,13 @@ def _record(**options: Any) -> Callable[[type], type]:
             return dataclasses.dataclass(**options)(cls)
         for name in LEFT_OUT:
             body.pop(name, None)
-        body |= {
-            name: default for name, item in defaults.items() if (default := _default(item)) is not MISSING
-        }
+        for name, item in defaults.items():
+            if not isinstance(item, Field):
+                body[name] = item
+            elif item.default_factory is not MISSING:
+                body[name] = msgspec.field(default_factory=item.default_factory)
+            elif item.default is not MISSING:
+                body[name] = item.default
         body |= {"__annotations__": hints, "__qualname__": cls.__qualname__}
         body["__dataclass_fields__"] = _Fields(
             {"__annotations__": hints, "__module__": cls.__module__, **defaults}
@@ -70,13 +74,6 @@ def _is_beyond(cls: type, given: Mapping[str, Any], options: Mapping[str, Any]) 
     fields = [item for item in given.values() if isinstance(item, Field)]
     special = any(not (f.init and f.repr and f.compare) or f.hash is not None for f in fields)
     return based or special or not options.get("slots") or options.get("repr") is False
-
-
-def _default(item: Any) -> Any:
-    if not isinstance(item, Field):
-        return item
-    factory = item.default_factory
-    return item.default if factory is MISSING else msgspec.field(default_factory=factory)
 
 
 def set_field(record: Any, name: str, value: Any) -> None:

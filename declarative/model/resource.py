@@ -4,6 +4,7 @@ files, offers. Pure.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -442,15 +443,11 @@ def catalog_offers(backend: Backend) -> tuple[Offer, ...]:
 def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tuple[Offer, ...]:
     """A declared offer replaces a reported one of its instance type, in the zones where that is.
 
-    Any declared one replaces those that take whatever shape is asked for: the catalog says what there is.
+    Any declared one replaces those that take whatever shape is asked for: the catalog says what there is. A
+    declared offer bids as the reported one does.
     """
     types = {o.instance_type for o in declared}
     others = (o for o in reported if o.instance_type not in types and not (declared and o.shaped))
-    return (*_where_reported(declared, reported), *others)
-
-
-def _where_reported(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> list[Offer]:
-    """Declared offers with the zones where backends have them, bidding as those do."""
     zones: dict[tuple[str, str], dict[str | None, None]] = {}
     for offer in reported:
         if offer.zone is not None:
@@ -462,7 +459,7 @@ def _where_reported(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) ->
         bidding = offer.bids or (offer.instance_type, offer.spot) in bids
         offered_zones = known if offer.zone is None else {offer.zone}.intersection(known)
         out += [replace(offer, zone=zone, bids=bidding) for zone in offered_zones]
-    return out
+    return (*out, *others)
 
 
 def size_order(offer: Offer) -> tuple[object, ...]:
@@ -510,7 +507,18 @@ def settings_of(backend: Backend | None, region: str, zone: str | None) -> dict[
 
 def offer_inputs(fleet: Fleet, offer: Offer, backend: Backend | None) -> OfferInputs:
     """The inputs of the offer that a node of `fleet` takes. `backend` is the declared one of the offer."""
-    return OfferInputs(**_of_offer(fleet, offer, backend))
+    adopted = offer.host is not None and INSTANCE_ID in offer.host.fields
+    return OfferInputs(
+        backend=offer.backend,
+        region=offer.region,
+        zone=offer.zone,
+        instance_type=offer.instance_type,
+        spot=offer.spot,
+        price=offer.price,
+        max_price=fleet.max_price if offer.spot and offer.bids else None,
+        resources=offer.shape,
+        settings={} if adopted else settings_of(backend, offer.region, offer.zone),
+    )
 
 
 def node_inputs(fleet: Fleet, offer: Offer, backend: Backend | None) -> NodeInputs:
@@ -519,28 +527,14 @@ def node_inputs(fleet: Fleet, offer: Offer, backend: Backend | None) -> NodeInpu
     """
     blocks = split(offer.shape, offer.blocks(fleet))
     assert blocks is not None
+    of_offer = offer_inputs(fleet, offer, backend)
     return NodeInputs(
         fleet=str(fleet.name),
         blocks=blocks,
         host=dict(offer.host.fields) if offer.host else {},
-        **_of_offer(fleet, offer, backend),
+        **{part.name: getattr(of_offer, part.name) for part in dataclasses.fields(OfferInputs)},
         **fleet_marks(fleet),
     )
-
-
-def _of_offer(fleet: Fleet, offer: Offer, backend: Backend | None) -> dict[str, Any]:
-    adopted = offer.host is not None and INSTANCE_ID in offer.host.fields
-    return {
-        "backend": offer.backend,
-        "region": offer.region,
-        "zone": offer.zone,
-        "instance_type": offer.instance_type,
-        "spot": offer.spot,
-        "price": offer.price,
-        "max_price": fleet.max_price if offer.spot and offer.bids else None,
-        "resources": offer.shape,
-        "settings": {} if adopted else settings_of(backend, offer.region, offer.zone),
-    }
 
 
 def offer_of(node: NodeInputs) -> Offer:

@@ -212,15 +212,6 @@ class Field:
     default: Any
 
 
-def _unwrap(hint: Any) -> Any:
-    """`T` of `T | None`."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        rest = [a for a in typing.get_args(hint) if a is not type(None)]
-        if len(rest) == 1:
-            return rest[0]
-    return hint
-
-
 @functools.cache
 def fields_of(cls: type) -> tuple[Field, ...]:
     """The fields of a dataclass, in order of declaration."""
@@ -228,11 +219,12 @@ def fields_of(cls: type) -> tuple[Field, ...]:
     out: list[Field] = []
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
-        marks: tuple[Any, ...] = ()
+        marks: list[Any] = []
         if typing.get_origin(hint) is Annotated:
-            hint, *rest = typing.get_args(hint)
-            marks = tuple(rest)
-        hint = _unwrap(hint)
+            hint, *marks = typing.get_args(hint)
+        if typing.get_origin(hint) in (typing.Union, types.UnionType):  # `T` of `T | None`
+            rest = [a for a in typing.get_args(hint) if a is not NoneType]
+            hint = rest[0] if len(rest) == 1 else hint
         if field.default is not dataclasses.MISSING:
             default, required = field.default, False
         elif field.default_factory is not dataclasses.MISSING:
@@ -312,19 +304,14 @@ def _type_hint(wanted: str, value: object, bounds: Is) -> str | None:
             meant = _TRUE_FALSE.get(str(value).lower())
             return f"write `{meant}`" if meant else None
         case "a whole number" | "a number":
-            return _number_hint(wanted, value, bounds)
-        case _:
-            return None
-
-
-def _number_hint(wanted: str, value: object, bounds: Is) -> str:
-    """The number in the text, such as `3` of `$3`; else which numbers there are."""
-    match = _ONE_NUMBER.fullmatch(value) if isinstance(value, str) and len(value) <= MAX_SHOWN else None
-    if match and (wanted == "a number" or "." not in match[1]):
-        return f"write `{match[1]}`, without quotes"
-    if bounds.minimum is not None and bounds.maximum is not None:
-        return f"write {wanted} from {bounds.minimum:.15g} to {bounds.maximum:.15g}, without quotes"
-    return "write digits, without quotes"
+            # The number in the text, such as `3` of `$3`; else which numbers there are.
+            short = isinstance(value, str) and len(value) <= MAX_SHOWN
+            number = _ONE_NUMBER.fullmatch(str(value)) if short else None
+            if number and (wanted == "a number" or "." not in number[1]):
+                return f"write `{number[1]}`, without quotes"
+            if bounds.minimum is not None and bounds.maximum is not None:
+                return f"write {wanted} from {bounds.minimum:.15g} to {bounds.maximum:.15g}, without quotes"
+    return None
 
 
 def _plain(hint: type, value: Json, path: ValuePath, bounds: Is, out: list[Problem]) -> Any:
@@ -336,20 +323,18 @@ def _plain(hint: type, value: Json, path: ValuePath, bounds: Is, out: list[Probl
         out.append(_wrong_type(path, _WORDS[hint], value, bounds))
         return None
     if isinstance(value, str):
-        out += _bad_text(value, path, bounds)
+        if not bounds.blank and not value.strip():
+            summary = f"{_field(path)}is empty"
+            out.append(Problem(path, "bad-value", summary, "write a value, or remove it"))
+        if len(value) > bounds.longest:
+            summary = f"{_field(path)}has more than {bounds.longest} characters"
+            less = "write less; check the quotes and the indentation"
+            out.append(Problem(path, "too-large", summary, less))
     elif isinstance(value, int | float) and hint is not bool:
         fault = _out_of_range(value, bounds)
         if fault is not None:
             out.append(Problem(path, "out-of-range", _field(path) + fault[0], fault[1]))
     return value
-
-
-def _bad_text(value: str, path: ValuePath, bounds: Is) -> Iterator[Problem]:
-    if not bounds.blank and not value.strip():
-        yield Problem(path, "bad-value", f"{_field(path)}is empty", "write a value, or remove it")
-    if len(value) > bounds.longest:
-        summary = f"{_field(path)}has more than {bounds.longest} characters"
-        yield Problem(path, "too-large", summary, "write less; check the quotes and the indentation")
 
 
 def _field(path: ValuePath) -> str:
@@ -528,23 +513,8 @@ def decode(cls: type[T], value: Json, path: ValuePath, out: list[Problem]) -> T 
     if not isinstance(value, Mapping):
         out.append(_wrong_type(path, "a mapping", value))
         return None
-    before = len(out)
-    fields = _given(cls, value, path, out)
-    if any(name not in value for name in _required(typing.cast("Any", cls))):
-        out += _missing(cls, value, path)
-    if any(not problem.warning for problem in out[before:]):
-        return None
-    try:
-        return cls(**fields)
-    except BadValueError as bad:
-        out += _problems(bad, path)
-        return None
-
-
-def _given(cls: Any, value: Mapping[str, Json], path: ValuePath, out: list[Problem]) -> dict[str, Any]:
-    """The fields that are there. A key without a value means the field's default."""
     before, fields = len(out), _by_name(cls)
-    values: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for key, item in value.items():
         if len(out) - before >= MAX_PROBLEMS:
             break
@@ -552,8 +522,17 @@ def _given(cls: Any, value: Mapping[str, Json], path: ValuePath, out: list[Probl
         if field is None:
             out.append(_unknown(cls, str(key), path))
         elif field.required or not (item is None or (item is True and field.bounds.true_is_default)):
-            values[key] = _value(field.hint, item, (*path, key), field.bounds, out)
-    return values
+            # Else a key without a value means the field's default.
+            given[key] = _value(field.hint, item, (*path, key), field.bounds, out)
+    if any(name not in value for name in _required(typing.cast("Any", cls))):
+        out += _missing(cls, value, path)
+    if any(not problem.warning for problem in out[before:]):
+        return None
+    try:
+        return cls(**given)
+    except BadValueError as bad:
+        out += _problems(bad, path)
+        return None
 
 
 @functools.cache
@@ -649,30 +628,23 @@ def type_schema(hint: Any, bounds: Is = UNBOUNDED) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", hint.json_schema())
 
 
-def _property(field: Field) -> dict[str, Any]:
-    schema = dict(type_schema(field.hint, field.bounds))
-    if not field.required:
-        # `field:` with nothing behind it means "left out", as it does in dstack's files.
-        default = [{"const": True}] if field.bounds.true_is_default else []
-        schema = {"anyOf": [schema, *default, {"type": "null"}]}
-    return {"description": field.doc, **schema} if field.doc else schema
-
-
 def object_schema(cls: type) -> dict[str, Any]:
     """The schema of a dataclass: its fields and no others."""
     fields = fields_of(cls)
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {field.name: _property(field) for field in fields},
-        "additionalProperties": False,
-    }
+    properties: dict[str, Any] = {}
+    for field in fields:
+        schema = dict(type_schema(field.hint, field.bounds))
+        if not field.required:
+            # `field:` with nothing behind it means "left out", as it does in dstack's files.
+            default = [{"const": True}] if field.bounds.true_is_default else []
+            schema = {"anyOf": [schema, *default, {"type": "null"}]}
+        properties[field.name] = {"description": field.doc, **schema} if field.doc else schema
     for name, why in ignored_of(cls).items():
-        schema["properties"][name] = {"description": f"Changes nothing: {why}."}
-    default = getattr(cls, "DEFAULTED", ())
-    required = [field.name for field in fields if field.required and field.name not in default]
-    if required:
-        schema["required"] = required
-    return schema
+        properties[name] = {"description": f"Changes nothing: {why}."}
+    defaulted = getattr(cls, "DEFAULTED", ())
+    required = [field.name for field in fields if field.required and field.name not in defaulted]
+    whole = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**whole, "required": required} if required else whole
 
 
 def document_schema(cls: type, kind: str) -> dict[str, Any]:
@@ -784,18 +756,16 @@ def _allowed(cls: type, kind: str, field: str, value: Json) -> bool:
     return bool(schema.evolve(schema=schema.schema["properties"][field]).is_valid(value))
 
 
-def _valid(cls: type, kind: str, value: Mapping[str, Json]) -> bool:
-    """The document's schema taken apart: the fields that it must and may have, and each one's own schema."""
-    schema = _validator(cls, kind).schema
-    fields = schema["properties"]
-    if not all(name in value for name in schema["required"]):
-        return False
-    return all(name in fields and _allowed(cls, kind, name, item) for name, item in value.items())
-
-
 def validate(cls: type, kind: str, value: Json) -> list[Problem]:
     """Every place where `value` is not what the schema of document type `kind` allows."""
-    if isinstance(value, Mapping) and _valid(cls, kind, value):
+    validator = _validator(cls, kind)
+    fields, required = validator.schema["properties"], validator.schema["required"]
+    # The schema taken apart: the fields that must and may be there, and the schema of each.
+    if (
+        isinstance(value, Mapping)
+        and all(name in value for name in required)
+        and all(name in fields and _allowed(cls, kind, name, item) for name, item in value.items())
+    ):
         return []
-    errors = _validator(cls, kind).iter_errors(value)
+    errors = validator.iter_errors(value)
     return [Problem(tuple(e.absolute_path), "schema", e.message[:200]) for e in errors]

@@ -588,10 +588,19 @@ class Fleet:
             hint = "add `placement: cluster`, or remove it"
             summary = "`same` is for cluster tasks, and the fleet's `placement` is `any`"
             raise BadValueError("bad-value", summary, hint, ("same",), at_key=True)
-        if self.reservation is not None:
-            self._check_reservation()
-        if self.schedule is not None:
-            self._check_schedule(self.schedule)
+        if self.reservation is not None and not re.fullmatch(r"[!-~]{1,255}", self.reservation):
+            summary = f"{describe(self.reservation)} is not the id of a reservation"
+            raise BadValueError("bad-value", summary, "write its id, such as `cr-0abc`", ("reservation",))
+        if self.reservation is not None and self.spot_policy is SpotPolicy.SPOT:
+            summary = "reserved capacity is not spot"
+            raise BadValueError("bad-value", summary, "remove it, or the `reservation`", ("spot_policy",))
+        if self.schedule is not None and self.schedule.stop is None:
+            summary = "the `schedule` of a fleet needs a `stop`"
+            raise BadValueError("missing-field", summary, 'add `stop: "0 20 * * *"`', ("schedule",))
+        if self.schedule is not None and self.exists:
+            hint = "remove it: the machines are there; give the tasks a `schedule`"
+            summary = "`schedule` is for machines to launch, and these exist"
+            raise BadValueError("nodes-and-ssh", summary, hint, ("schedule",), at_key=True)
         if self.exists:
             self._check_hosts()
 
@@ -639,23 +648,6 @@ class Fleet:
                 hint = "add `partition: NAME`, or remove it"
                 summary = f"`{name}` is for a Slurm cluster, and the fleet has no `partition`"
                 raise BadValueError("bad-value", summary, hint, (name,), at_key=True)
-
-    def _check_reservation(self) -> None:
-        if not re.fullmatch(r"[!-~]{1,255}", self.reservation or ""):
-            summary = f"{describe(self.reservation)} is not the id of a reservation"
-            raise BadValueError("bad-value", summary, "write its id, such as `cr-0abc`", ("reservation",))
-        if self.spot_policy is SpotPolicy.SPOT:
-            summary = "reserved capacity is not spot"
-            raise BadValueError("bad-value", summary, "remove it, or the `reservation`", ("spot_policy",))
-
-    def _check_schedule(self, schedule: Schedule) -> None:
-        if schedule.stop is None:
-            summary = "the `schedule` of a fleet needs a `stop`"
-            raise BadValueError("missing-field", summary, 'add `stop: "0 20 * * *"`', ("schedule",))
-        if self.exists:
-            hint = "remove it: the machines are there; give the tasks a `schedule`"
-            summary = "`schedule` is for machines to launch, and these exist"
-            raise BadValueError("nodes-and-ssh", summary, hint, ("schedule",), at_key=True)
 
     def _check_hosts(self) -> None:
         """Hosts exist already, so the fields that limit launches are errors."""
