@@ -29,9 +29,9 @@ MOST_LEVELS = 40
 class BadDataError(ValueError):
     """Data that is not what its type says; `path` leads to it, innermost part first until it is shown."""
 
-    def __init__(self, wanted: str) -> None:
-        super().__init__(wanted)
-        self.wanted = wanted
+    def __init__(self, expected: str) -> None:
+        super().__init__(expected)
+        self.expected = expected
         self.path: list[str] = []
 
     def at(self, part: object) -> BadDataError:
@@ -41,7 +41,7 @@ class BadDataError(ValueError):
 
     def __str__(self) -> str:
         where = "".join(reversed(self.path)).removeprefix(".")
-        return f"`{where}` is not {self.wanted}" if where else f"it is not {self.wanted}"
+        return f"`{where}` is not {self.expected}" if where else f"it is not {self.expected}"
 
 
 SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -162,10 +162,10 @@ def outline(hint: Any, outlined: dict[str, list[str]]) -> None:
             outline(part, outlined)
 
 
-def _scalar(kind: type, wanted: str) -> DataReader:
+def _scalar(kind: type, expected: str) -> DataReader:
     def read(data: Any) -> Any:
         if not isinstance(data, kind):  # names of the language are texts of their own types
-            raise BadDataError(wanted)
+            raise BadDataError(expected)
         return data
 
     return read

@@ -127,11 +127,11 @@ def describe(value: object) -> str:
     return f"`{text[:MAX_SHOWN]}{'…' if len(text) > MAX_SHOWN else ''}`"
 
 
-def unquoted(value: object, wanted: tuple[type, ...], otherwise: str) -> str:
+def unquoted(value: object, expected: tuple[type, ...], otherwise: str) -> str:
     """The hint for a value that is text because of its quotes: `"false"`, `"2"`; else another hint."""
     text = value.strip() if isinstance(value, str) else ""
-    is_meant = (bool in wanted and text in ("true", "false")) or (
-        int in wanted and text.isascii() and text.isdecimal() and len(text) <= MAX_SHOWN
+    is_meant = (bool in expected and text in ("true", "false")) or (
+        int in expected and text.isascii() and text.isdecimal() and len(text) <= MAX_SHOWN
     )
     return f"write it without quotes: `{text}`" if is_meant else otherwise
 
@@ -284,14 +284,14 @@ _NUMBERS = {int: re.compile(r"-?\d{1,18}", re.ASCII), float: re.compile(r"-?\d{1
 _ONE_NUMBER = re.compile(r"\D*?(-?\d{1,18}(?:\.\d{1,18})?)\D*")
 
 
-def _wrong_type(path: ValuePath, wanted: str, value: object, bounds: Is | None = None) -> Problem:
-    hint = _type_hint(wanted, value, bounds or Is()) or _TYPE_HINTS[wanted]
-    return Problem(path, "wrong-type", f"expected {wanted}, found {describe(value)}", hint)
+def _wrong_type(path: ValuePath, expected: str, value: object, bounds: Is | None = None) -> Problem:
+    hint = _type_hint(expected, value, bounds or Is()) or _TYPE_HINTS[expected]
+    return Problem(path, "wrong-type", f"expected {expected}, found {describe(value)}", hint)
 
 
-def _type_hint(wanted: str, value: object, bounds: Is) -> str | None:
-    """How this value would be written as the wanted type; None if that is unknown."""
-    match wanted:
+def _type_hint(expected: str, value: object, bounds: Is) -> str | None:
+    """How this value would be written as the expected type; None if that is unknown."""
+    match expected:
         case "a string" if isinstance(value, bool | int | float):
             text = str(value).lower() if isinstance(value, bool) else value
             return f'write it in quotes: "{text}"'
@@ -307,10 +307,12 @@ def _type_hint(wanted: str, value: object, bounds: Is) -> str | None:
             # The number in the text, such as `3` of `$3`; else which numbers there are.
             short = isinstance(value, str) and len(value) <= MAX_SHOWN
             number = _ONE_NUMBER.fullmatch(str(value)) if short else None
-            if number and (wanted == "a number" or "." not in number[1]):
+            if number and (expected == "a number" or "." not in number[1]):
                 return f"write `{number[1]}`, without quotes"
             if bounds.minimum is not None and bounds.maximum is not None:
-                return f"write {wanted} from {bounds.minimum:.15g} to {bounds.maximum:.15g}, without quotes"
+                return f"write {expected} from {bounds.minimum:.15g} to {bounds.maximum:.15g}, without quotes"
+        case _:
+            pass
     return None
 
 
@@ -513,7 +515,7 @@ def decode(cls: type[T], value: Json, path: ValuePath, out: list[Problem]) -> T 
     if not isinstance(value, Mapping):
         out.append(_wrong_type(path, "a mapping", value))
         return None
-    before, fields = len(out), _by_name(cls)
+    before, fields = len(out), _by_name(typing.cast("Any", cls))
     given: dict[str, Any] = {}
     for key, item in value.items():
         if len(out) - before >= MAX_PROBLEMS:

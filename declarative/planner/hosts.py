@@ -409,14 +409,19 @@ def _note(why: str, group: Sequence[Refused], desired: Desired) -> Diagnostic:
         why = why.replace("its key is", "their keys are").replace("its key has", "their keys have")
         why = why.replace("way to it,", "way to them,").replace("it refuses", "they refuse")
     hosts, are = ("host", "is") if is_one else ("hosts", "are")
-    code = "host-key-changed" if refusal.known else "host-key-unknown"
+    code, field = ("host-key-changed" if refusal.known else "host-key-unknown"), "hosts"
     if not refusal.key:
-        code = "identity-refused"
+        code, field = (
+            "identity-refused",
+            "proxy_jump.identity_file" if refusal.on_the_way else "identity_file",
+        )
+    names = (f"{address}.hosts.{host.index}.{field}", f"{address}.{field}", address)
     return Diagnostic(
         code=code,
         summary=f"{hosts} {named} of {address} {are} not used: {why}",
         hint=_hint(host, refusal, group),
-        span=_place(host, refusal, desired.places),
+        # The line to change: of the private key that was refused, or of the hosts.
+        span=next((place for name in names if (place := desired.places.get(name))), None),
         address=address,
         severity=Severity.WARNING,
         block=tuple(_block(group, desired)),
@@ -444,16 +449,6 @@ def _hint(host: Host, refusal: HostRefusal, group: Sequence[Refused]) -> str:
         more = f" (of {MOST_NAMED}; more follow)" if len(group) > MOST_NAMED else ""
         return f"{hint}; by hand, once they are checked, write in `ssh_config`{more}:"
     return hint
-
-
-def _place(host: Host, refusal: HostRefusal, places: Mapping[str, Span]) -> Span | None:
-    """The line to change: of the private key that was refused, or of the hosts."""
-    fleet = f"fleet/{host.fleet}"
-    own, field = f"{fleet}.hosts.{host.index}", "hosts"
-    if not refusal.key:
-        field = "proxy_jump.identity_file" if refusal.on_the_way else "identity_file"
-    names = (f"{own}.{field}", f"{fleet}.{field}", fleet)
-    return next((place for name in names if (place := places.get(name))), None)
 
 
 def _block(group: Sequence[Refused], desired: Desired) -> Iterator[str]:

@@ -273,8 +273,9 @@ def _is_asked_once(request: PlanRequest, decision: TaskDecision) -> bool:
 
 def _with_hint_to_ask(refusal: Refusal) -> Refusal:
     """The refusal of a task that no later `apply` starts by itself."""
-    again = f"`fleetform apply --replace task/{refusal.task}`"
-    hint = f"once there is room, {again} again: no other apply runs it"
+    hint = (
+        f"once there is room, `fleetform apply --replace task/{refusal.task}` again: no other apply runs it"
+    )
     return replace(refusal, hint=f"{refusal.hint}; {hint}" if refusal.hint else hint)
 
 

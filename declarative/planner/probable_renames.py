@@ -241,11 +241,18 @@ def _volumes(desired: Desired, state: State) -> list[tuple[str, str]]:
     if not declared or not recorded:
         return []
     olds, news = _families(recorded), _families(declared)
+
+    def alike(before: VolumeInputs, after: VolumeInputs) -> bool:
+        """Whether they are the same but for what is chosen later, and for protection."""
+        chosen: dict[str, Any] = {"host": {}, "zone": after.zone or before.zone}
+        chosen |= {"prevent_destroy": True, "auto_cleanup_duration": None}
+        return replace(before, **chosen) == replace(after, **chosen)
+
     return [
         (old, new)
         for old, before in olds.items()
         for new, after in news.items()
-        if before.keys() == after.keys() and all(_alike(before[n], after[n]) for n in before)
+        if before.keys() == after.keys() and all(alike(before[n], after[n]) for n in before)
     ]
 
 
@@ -257,13 +264,6 @@ def _families(volumes: Mapping[str, VolumeInputs]) -> dict[str, dict[str, Volume
         family, number = (base, number) if base and number.isdecimal() else (name, "")
         out.setdefault(family, {})[number] = inputs
     return out
-
-
-def _alike(before: VolumeInputs, after: VolumeInputs) -> bool:
-    """Whether they are the same but for what is chosen later, and for protection."""
-    chosen: dict[str, Any] = {"host": {}, "zone": after.zone or before.zone}
-    chosen |= {"prevent_destroy": True, "auto_cleanup_duration": None}
-    return replace(before, **chosen) == replace(after, **chosen)
 
 
 def _tasks(desired: Desired, state: State) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from declarative.model.codec import PLAN_KIND, BadDataError, outline, reader, to_data
+from declarative.model.codec import ALWAYS, PLAN_KIND, BadDataError, outline, reader, to_data
 from declarative.model.diagnostic import Diagnostic, InvalidError, is_version
 from declarative.model.inputs import (
     WORD,
@@ -76,7 +76,7 @@ class _File:
     checksum: str
     made_by: str
     made_at: str
-    project: str | None = None
+    project: str | None = field(default=None, metadata=ALWAYS)
     directory: str
     state: str
     tasks: tuple[str, ...]
@@ -102,23 +102,20 @@ def dump(saved: SavedPlan) -> str:
     # Source lines may hold anything: only the findings and their places are kept.
     spans = {d: replace(d.span, text="") for d in plan.diagnostics if d.span}
     diagnostics = tuple(replace(d, span=spans[d]) if d in spans else d for d in plan.diagnostics)
-    data: dict[str, Any] = {
-        "kind": PLAN_KIND,
-        "format_version": FILE_VERSION,
-        "layout": layout(),
-        "checksum": "",
-        "made_by": saved.made_by,
-        "made_at": saved.made_at,
-        "project": saved.project,
-        "directory": saved.directory,
-        "state": saved.state,
-        "tasks": list(saved.tasks),
+    fields = {part.name: getattr(saved, part.name) for part in dataclasses.fields(SavedPlan)} | {
         "backends": {name: encode(backend) for name, backend in sorted(saved.backends.items())},
-        "files": to_data(dict(sorted(saved.files.items()))),
-        "facts_digest": digest(to_data(saved.facts)),
-        "facts": to_data(saved.facts),
-        "plan": to_data(replace(plan, diagnostics=diagnostics)),
+        "files": dict(sorted(saved.files.items())),
+        "plan": replace(plan, diagnostics=diagnostics),
     }
+    file = _File(
+        kind=PLAN_KIND,
+        format_version=FILE_VERSION,
+        layout=layout(),
+        checksum="",
+        facts_digest=digest(to_data(saved.facts)),
+        **fields,
+    )
+    data = to_data(file)
     data["checksum"] = _checksum(data)
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
 
@@ -324,11 +321,7 @@ def facts_of(plan: Plan, state: State, inventory: Inventory, before: Facts | Non
     are now.
     """
     known = observed_state(state, inventory)
-    ranks: Iterable[str] = (
-        _freed(plan, state, known) | _beside(plan, known) | _stayed(plan, known)
-        if before is None
-        else before.ranks
-    )
+    ranks: Iterable[str] = _ranks_used(plan, state, known) if before is None else before.ranks
     working = _working(plan, known) - {a.address.name for a in plan.of(Op.CREATE, "node")}
     unknown = Readiness(state=NodeState.UNKNOWN)
     return Facts(
@@ -377,29 +370,24 @@ def _able(plan: Plan, known: State, inventory: Inventory) -> dict[str, bool]:
     return dict(sorted(out.items()))
 
 
-def _freed(plan: Plan, state: State, known: State) -> set[str]:
-    """Ranks that give back by themselves what the plan gives to others, changes or deletes."""
+def _ranks_used(plan: Plan, state: State, known: State) -> set[str]:
+    """The ranks of which the plan relies on whether they hold their places."""
+    # Those that give back by themselves what the plan gives to others, changes or deletes.
     touched = {address for a in plan.actions for address in (a.address, *a.holds)}
     holders = (*state.of("reservation"), *state.of("attachment"))
     freed = {name for r in holders if r.address not in known.records and (name := rank_holding(r))}
-    return {name for r in holders if (name := rank_holding(r)) in freed and name and r.needs & touched}
-
-
-def _beside(plan: Plan, known: State) -> set[str]:
-    """Running ranks of tasks whose other ranks the plan starts: a gang runs with all ranks or not at all."""
+    used = {name for r in holders if (name := rank_holding(r)) in freed and name and r.needs & touched}
+    # Running ranks of tasks whose other ranks the plan starts: a gang runs with all ranks or not at all.
     starts = plan.of(Op.CREATE, "rank")
     tasks = {a.task for a in starts}
-    touched = {a.address for a in (*starts, *plan.of(Op.DELETE, "rank"))}
-    going_on = (r for r in known.of("rank") if r.rank.task in tasks and r.address not in touched)
-    return {r.address.name for r in going_on if known.get("reservation", r.address.name)}
-
-
-def _stayed(plan: Plan, known: State) -> set[str]:
-    """Ranks that run anew in the place that they hold. The place is given back when the old rank ends."""
+    changed = {a.address for a in (*starts, *plan.of(Op.DELETE, "rank"))}
+    going_on = (r for r in known.of("rank") if r.rank.task in tasks and r.address not in changed)
+    used |= {r.address.name for r in going_on if known.get("reservation", r.address.name)}
+    # Those that run anew in the place that they hold. The place is given back when the old rank ends.
     created = [a for a in plan.actions if a.op is Op.CREATE]
     kept_addresses = {h for a in created for h in a.holds} - {a.address for a in created}
     names = {rank_holding(known.records[address]) for address in kept_addresses & known.records.keys()}
-    return {name for name in names if name and Address("rank", name) in known.records}
+    return used | {name for name in names if name and Address("rank", name) in known.records}
 
 
 def _key(node: NodeInputs) -> OfferKey:
@@ -466,7 +454,13 @@ def changed_facts(
             else "was gone when the plan was made, and is there again"
         )
         yield Diagnostic(code="plan-gone", summary=f"{address} {what}", hint=AGAIN, address=address)
-    yield from _recovered(before, after)
+    for address in sorted({*before.found} | {*after.found}):
+        was, now = before.found.get(address), after.found.get(address)
+        if was != now:
+            what = "is found, and the plan does not know of it" if now else "is not there any more"
+            summary = f"{address}, of a command that was cut short, {what}"
+            hint = f"`fleetform apply` records it; or {AGAIN}"
+            yield Diagnostic(code="plan-recovered", summary=summary, hint=hint, address=address)
     yield from _node_changes(before, after, reasons or {})
     for name, freed in before.ranks.items():
         if after.ranks.get(name) is freed:
@@ -514,16 +508,6 @@ def _node_changes(before: Facts, after: Facts, reasons: Mapping[str, Readiness])
             summary = f"node/{name} cannot do any more what a task that the plan gives it asks for"
             hint = f"the task has `isolation: hard` or an `image`: repair the node, or {AGAIN}"
             yield Diagnostic(code="plan-node-state", summary=summary, hint=hint, address=f"node/{name}")
-
-
-def _recovered(before: Facts, after: Facts) -> Iterator[Diagnostic]:
-    for address in sorted({*before.found} | {*after.found}):
-        was, now = before.found.get(address), after.found.get(address)
-        if was != now:
-            what = "is found, and the plan does not know of it" if now else "is not there any more"
-            summary = f"{address}, of a command that was cut short, {what}"
-            hint = f"`fleetform apply` records it; or {AGAIN}"
-            yield Diagnostic(code="plan-recovered", summary=summary, hint=hint, address=address)
 
 
 def _offer_difference(was: OfferFact | None, now: OfferFact | None) -> str | None:

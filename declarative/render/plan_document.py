@@ -12,10 +12,10 @@ from declarative.model.state import KINDS
 from declarative.placement.problem import Remedy, Verdict
 from declarative.planner.approval import approval_in, fallbacks_data, inputs_data, moved_data
 from declarative.planner.fallbacks import hourly_at_most
+from declarative.planner.inventory import Drift
 from declarative.planner.plan import (
     FORMAT_VERSION,
     Difference,
-    Drift,
     FleetShare,
     Op,
     Part,
