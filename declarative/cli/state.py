@@ -384,7 +384,7 @@ def _replace(
     """Put a state in place of the one that is there, after a backup; the new state, or None if it is that one
     already.
     """
-    from declarative.store.push import may_push
+    from declarative.store.record_changes import may_push
     from declarative.store.snapshot import dump
 
     with session.state.lock(store, doing, lock_timeout) as writer:

@@ -35,7 +35,7 @@ from declarative.model.state import (
     token,
 )
 from declarative.model.status import RankState, RankStatus, Readiness
-from declarative.store.rows import plain, plain_reader, stored_fields
+from declarative.store.schema import plain, plain_reader, stored_fields
 
 HeldBlocks = Mapping[tuple[str, int], str]
 """(node, block) → the name of the reservation that holds it."""

@@ -20,7 +20,7 @@ from declarative.store import events, records
 from declarative.store.access import Access
 from declarative.store.errors import StateError
 from declarative.store.lease import Actor, boottime, place
-from declarative.store.rows import value_of
+from declarative.store.schema import value_of
 from declarative.store.sql import Connection, Row
 
 

@@ -25,7 +25,7 @@ from declarative.store.access import Access
 from declarative.store.errors import StateError
 from declarative.store.lease import LockInfo
 from declarative.store.lock import LEADER
-from declarative.store.rows import value_of
+from declarative.store.schema import value_of
 from declarative.store.sql import Connection, Database, number
 
 LEASE_SECONDS = 10.0

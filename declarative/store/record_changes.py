@@ -1,4 +1,4 @@
-"""Changes of records, intents and blocks that several steps of a writer share.
+"""Changes of records, intents and blocks that several steps of a writer share, and of a state as a whole.
 
 `now` is the writer's time, in seconds since the epoch.
 """
@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from declarative.model.diagnostic import and_more
 from declarative.model.inputs import COUNTED
-from declarative.model.state import COUNTED_SINCE, Address, Intent, Record
+from declarative.model.state import COUNTED_SINCE, Address, Intent, Record, State
 from declarative.model.status import RankStatus
 from declarative.store import events, journal, records, spending
+from declarative.store.consistency import HeldBlocks, contradictions
 from declarative.store.errors import ConstraintError, StateError
-from declarative.store.rows import columns
+from declarative.store.schema import columns
 from declarative.store.sql import COUNT_UP, Connection
 
 ERROR_LENGTH = 2000
@@ -246,3 +248,107 @@ def note_detached(connection: Connection, now: float, volumes: Iterable[Address]
         connection.update(
             "resources", since, f"{DETACHED} AND address = :its_address", its_address=str(address)
         )
+
+
+# ---------------------------------------------------------------------------------------- whole states
+
+
+def may_push(present: State, pushed: State, held: HeldBlocks, *, force: bool) -> State:
+    """The state to write in place of `present`, or `StateError`: nothing that is known is lost unasked."""
+    if pushed.lineage is None:
+        raise StateError(
+            "bad-state",
+            "the state to push has no lineage: nothing was ever applied to it",
+            "push another one",
+        )
+    wrong = contradictions(pushed, held)
+    if wrong:
+        raise StateError(
+            "contradiction",
+            f"the state to push contradicts itself: {and_more(wrong, records.MOST_NAMED, '; ')}",
+            "nothing was changed; `fleetform state check` where it comes from",
+        )
+    if present.lineage is None:
+        return pushed
+    if present.lineage != pushed.lineage:
+        if present.records or present.intents:
+            raise StateError(
+                "other-lineage",
+                f"another state is there: its lineage is {present.lineage}, that of the one to push "
+                f"{pushed.lineage}",
+                "nothing of it would be found again: name an empty state with `--state`",
+            )
+        if not force:
+            raise StateError(
+                "other-lineage",
+                f"another state is there, though an empty one: its lineage is {present.lineage}, that of the "
+                f"one to push {pushed.lineage}",
+                "`--force` puts it in its place",
+            )
+        return pushed
+    if pushed.serial > present.serial:
+        return _with_generations(present, pushed)
+    if not force:
+        raise StateError(
+            "older-state",
+            f"the state to push has serial {pushed.serial}, the one that is there {present.serial}",
+            "what was recorded since would be lost: compare with `fleetform state pull`; `--force` pushes it "
+            "all the same",
+        )
+    # Its own serial was used for something else meanwhile: a plan that was saved then must not hold now.
+    return replace(_with_generations(present, pushed), serial=present.serial + 1)
+
+
+def _with_generations(present: State, pushed: State) -> State:
+    """A generation that was used is not used again, whatever is pushed: its token would come back."""
+    used = dict(pushed.generations)
+    for address, number in present.generations.items():
+        used[address] = max(number, used.get(address, 0))
+    return replace(pushed, generations=used)
+
+
+def replace_state(connection: Connection, state: State, held: HeldBlocks, now: float) -> None:
+    """Replace the whole state, except the lock and the journal's ended entries."""
+    for table in ("reserved_blocks", "needs", "resources", "rank_status", "node_status", "generations"):
+        connection.execute(f"DELETE FROM {table}")
+    connection.update("meta", {"lineage": state.lineage, "serial": state.serial})
+    connection.lineage = connection.last_id = None
+    detached = {Address(records.VOLUME, name): since for name, since in state.detached_since.items()}
+    rows = ({**resource_row(r), "detached_since": detached.get(a)} for a, r in state.records.items())
+    connection.insert("resources", *rows)
+    needs = ((a, need) for a, record in state.records.items() for need in sorted(record.needs))
+    connection.insert("needs", *({"address": str(a), "needed": str(need)} for a, need in needs))
+    blocks = (
+        {"node": f"node/{node}", "block": block, "reservation": f"reservation/{name}"}
+        for (node, block), name in held.items()
+    )
+    connection.insert("reserved_blocks", *blocks)
+    used = state.generations.items()
+    connection.insert("generations", *({"address": str(a), "generation": number} for a, number in used))
+    for name, status in state.ranks.items():
+        put_rank(connection, name, status)
+    for name, readiness in state.readiness.items():
+        put_node(connection, name, columns("node_status", readiness))
+    for name, since in state.idle_since.items():
+        put_node(connection, name, {"idle_since": since})
+    spending.count_all(connection, state.of("node"), now)
+    _replace_open_intents(connection, state.intents, now)
+
+
+def _replace_open_intents(connection: Connection, intents: tuple[Intent, ...], now: float) -> None:
+    """The open ones are those of the state, under their ids; what ended stays, but for ids that are taken."""
+    kept = ("begun_at", "place", "tick", "host", "doing", "actor", "revision")
+    known = {
+        row.id: {name: getattr(row, name) for name in kept}
+        for row in connection.execute(f"SELECT id, {', '.join(kept)} FROM operations WHERE ended_at IS NULL")
+    }
+    nowhere = {"host": None, "doing": None, "place": None, "tick": None}
+    unknown = {"begun_at": now, **nowhere, **journal.signature(connection)}
+    connection.execute("DELETE FROM operations WHERE ended_at IS NULL")
+    for start in range(0, len(intents), records.MOST_BOUND):
+        some = [intent.id for intent in intents[start : start + records.MOST_BOUND]]
+        connection.execute("DELETE FROM operations WHERE id IN (:its_ids)", its_ids=some)
+    connection.insert(
+        "operations",
+        *({**columns("operations", intent), **known.get(intent.id, unknown)} for intent in intents),
+    )

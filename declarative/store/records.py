@@ -12,7 +12,7 @@ from declarative.model.state import Address, Intent, Record, State, by_address, 
 from declarative.model.status import RankStatus, Readiness
 from declarative.store.consistency import wrong_values
 from declarative.store.errors import FROM_BACKUP, StateError
-from declarative.store.rows import value_of
+from declarative.store.schema import value_of
 from declarative.store.sql import Connection, Row
 
 RESERVATION, NODE, RANK, VOLUME, ATTACHMENT = "reservation", "node", "rank", "volume", "attachment"

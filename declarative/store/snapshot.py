@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -21,13 +22,13 @@ from declarative.model.state import KINDS, Address, Intent, Record, State, by_ad
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store.consistency import HeldBlocks, wrong_values
 from declarative.store.errors import StateError
-from declarative.store.rows import columns
-from declarative.store.schema import FORMAT_VERSION, copied
+from declarative.store.schema import FORMAT_VERSION, columns, copied, plain
 
 OPS = ("create", "update", "delete")
 """Operations that are started at a backend."""
 
 K = TypeVar("K")
+T = TypeVar("T")
 LINEAGE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -50,7 +51,9 @@ def uncopied(state: State, held: HeldBlocks) -> dict[str, Any]:
         "format_version": FORMAT_VERSION,
         "lineage": state.lineage,
         "serial": state.serial,
-        "records": [_record(state.records[a]) for a in sorted(state.records, key=by_address)],
+        "records": [
+            plain(state.records[a], names_of(RecordData)) for a in sorted(state.records, key=by_address)
+        ],
         "reserved_blocks": [
             {"node": node, "block": block, "reservation": held[node, block]}
             for node, block in sorted(held, key=lambda place: (natural(place[0]), place[1]))
@@ -59,32 +62,16 @@ def uncopied(state: State, held: HeldBlocks) -> dict[str, Any]:
         "nodes": {name: {"idle_since": None, **seen} for name, seen in nodes.items()},
         "volumes": {name: {"detached_since": since} for name, since in state.detached_since.items()},
         "generations": {str(address): number for address, number in state.generations.items()},
-        "intents": [_intent(intent) for intent in sorted(state.intents, key=lambda i: i.id)],
+        "intents": [
+            plain(intent, names_of(IntentData)) for intent in sorted(state.intents, key=lambda i: i.id)
+        ],
     }
 
 
-def _record(record: Record) -> dict[str, Any]:
-    return {
-        "address": str(record.address),
-        "backend": record.backend,
-        "inputs": record.inputs,
-        "outputs": record.outputs,
-        "needs": sorted(map(str, record.needs)),
-        "generation": record.generation,
-    }
-
-
-def _intent(intent: Intent) -> dict[str, Any]:
-    return {
-        "id": intent.id,
-        "op": intent.op,
-        "address": str(intent.address),
-        "backend": intent.backend,
-        "generation": intent.generation,
-        "token": intent.token,
-        "inputs": intent.inputs,
-        "needs": sorted(map(str, intent.needs)),
-    }
+@functools.cache
+def names_of(printed: Any) -> tuple[str, ...]:
+    """The fields of a class below, in the order in which they are printed."""
+    return tuple(field.name for field in fields(printed))
 
 
 # ------------------------------------------------------------------------------------------ from data
@@ -247,56 +234,27 @@ def parse(data: object) -> tuple[State, HeldBlocks]:
         lineage=printed.lineage,
         serial=printed.serial,
         records={
-            record.address: Record(
-                address=record.address,
-                backend=record.backend,
-                inputs=record.inputs,
-                outputs=record.outputs,
-                needs=frozenset(record.needs),
-                generation=record.generation,
-            )
+            record.address: _made_of(Record, record, needs=frozenset(record.needs))
             for record in printed.records
         },
-        ranks={
-            name: RankStatus(
-                state=rank.state,
-                exit_code=rank.exit_code,
-                cause=rank.cause,
-                started_at=rank.started_at,
-                ended_at=rank.ended_at,
-                mounted=rank.mounted,
-                confinement=rank.confinement,
-            )
-            for name, rank in printed.ranks.items()
-        },
+        ranks={name: _made_of(RankStatus, rank) for name, rank in printed.ranks.items()},
         readiness={
-            name: Readiness(
-                state=node.state,
-                reason=node.reason,
-                observed_at=node.observed_at,
-                can=None if node.can is None else frozenset(node.can),
-            )
+            name: _made_of(Readiness, node, can=None if node.can is None else frozenset(node.can))
             for name, node in nodes
             if node.state is not None
         },
         idle_since={name: node.idle_since for name, node in nodes if node.idle_since is not None},
         detached_since={name: volume.detached_since for name, volume in printed.volumes.items()},
         generations=generations,
-        intents=tuple(
-            Intent(
-                id=intent.id,
-                op=intent.op,
-                address=intent.address,
-                backend=intent.backend,
-                generation=intent.generation,
-                token=intent.token,
-                inputs=intent.inputs,
-                needs=frozenset(intent.needs),
-            )
-            for intent in printed.intents
-        ),
+        intents=tuple(_made_of(Intent, intent, needs=frozenset(intent.needs)) for intent in printed.intents),
     )
     return state, {(block.node, block.block): block.reservation for block in printed.reserved_blocks}
+
+
+def _made_of(cls: type[T], printed: Any, **more: Any) -> T:
+    """What was printed as the class of the state; `more` are fields that were printed in another form."""
+    known = {name: getattr(printed, name) for name in names_of(type(printed)) if name in names_of(cls)}
+    return cls(**{**known, **more})
 
 
 def _address(text: str) -> Address:

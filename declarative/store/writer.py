@@ -15,15 +15,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from declarative.model.state import DRAINED, Address, Intent, Record, State, by_address
 from declarative.model.status import Drain, Outage, RankStatus, Readiness
-from declarative.store import events, journal, lock, loop_state, push, record_changes, records, seal
+from declarative.store import events, journal, lock, loop_state, record_changes, records, seal
 from declarative.store.commit_queue import CommitQueue, PendingCommit
 from declarative.store.consistency import HeldBlocks
 from declarative.store.errors import ConstraintError, RetryWhileAway, StateError, once
 from declarative.store.lease import LockInfo, boottime
 from declarative.store.records import NODE, RESERVATION
 from declarative.store.rename import RenameMap, renamed
-from declarative.store.rows import columns
-from declarative.store.schema import stored
+from declarative.store.schema import columns, stored
 from declarative.store.snapshot import OPS
 from declarative.store.sql import Connection, Database
 
@@ -474,7 +473,7 @@ class Writer:
         with self._write_whole() as connection:
             now = self._clock()
             state, held, moves = renamed(records.load(connection), records.blocks(connection), names)
-            push.write(connection, state, held, now)
+            record_changes.replace_state(connection, state, held, now)
             for old, new in moves.items():
                 journal.note(connection, "move", state.records[new], now, {"from": str(old)})
             return moves
@@ -487,8 +486,8 @@ class Writer:
                 present = records.load(connection)
                 if (pushed, held) == (present, records.blocks(connection)):
                     return False
-                now, state = self._clock(), push.may_push(present, pushed, held, force=force)
-                push.write(connection, state, held, now)
+                now, state = self._clock(), record_changes.may_push(present, pushed, held, force=force)
+                record_changes.replace_state(connection, state, held, now)
                 its = Address("state", str(state.lineage))
                 journal.note(connection, "push", its, now, {"serial": state.serial})
                 return True

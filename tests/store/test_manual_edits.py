@@ -12,7 +12,7 @@ import pytest
 from declarative.model.state import Address, Intent, Record, State
 from declarative.store import StateError, Store, open_store, record_changes, records
 from declarative.store.errors import ConstraintError
-from declarative.store.push import may_push
+from declarative.store.record_changes import may_push
 from tests.support.model import of_node, of_reservation
 
 NODE = Record(address=Address("node", "gpu-0"), backend="local", inputs=of_node(), outputs={"id": "i-1"})

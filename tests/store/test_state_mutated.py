@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from declarative.cli import cli
 from declarative.model.state import State
 from declarative.store import StateError, open_store
-from declarative.store.push import may_push
+from declarative.store.record_changes import may_push
 from declarative.store.snapshot import check_types, parse
 from tests.support.cli import Project, fleet, hold, task, volume
 
