@@ -42,42 +42,10 @@ from declarative.provider import (
     ProviderError,
     StaleError,
     Thing,
+    optional,
     reads_only,
 )
-from declarative.provider.optional import (
-    Adjusts,
-    Adopts,
-    Buries,
-    Checks,
-    Clears,
-    Existing,
-    FindsOthers,
-    Foretells,
-    Gang,
-    Gangs,
-    Gates,
-    KnowsKeys,
-    LogEnd,
-    LogEnds,
-    Look,
-    Looks,
-    Member,
-    Partitions,
-    Reaches,
-    Recalls,
-    Rehearses,
-    Seat,
-    StartsFrom,
-    Tells,
-    TellsChange,
-    TellsUnused,
-    Terminal,
-    Terminals,
-    Terms,
-    Tidies,
-    Visit,
-    Visits,
-)
+from declarative.provider.optional import Existing, Gang, LogEnd, Look, Member, Seat, Terminal, Terms, Visit
 from declarative.spans import timed
 
 
@@ -171,69 +139,78 @@ class BackendClient:
             node = replace(node, inputs={**node.inputs, "host": reached_by(host, way)})
         return as_made(node)
 
+    def _by_present_names(
+        self, nodes: Sequence[Record], ask: Callable[[Sequence[Record]], Mapping[str, T]]
+    ) -> dict[str, T]:
+        """What the provider answers about nodes, which it knows by the names that they were made with."""
+        names = {made_as(node).name: node.address.name for node in nodes}
+        return {names[name]: answer for name, answer in ask([self._own(node) for node in nodes]).items()}
+
     @timed
     def offers(self) -> tuple[Offer, ...]:
         return self._provider.offers()
 
     def gpus(self) -> tuple[str, ...] | None:
-        return self._provider.gpus() if isinstance(self._provider, Rehearses) else None
+        return self._provider.gpus() if isinstance(self._provider, optional.Rehearses) else None
 
     def can(self) -> frozenset[str] | None:
-        return self._provider.can() if isinstance(self._provider, Foretells) else None
+        return self._provider.can() if isinstance(self._provider, optional.Foretells) else None
 
     def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
-        if not isinstance(self._provider, Adopts):
+        if not isinstance(self._provider, optional.Adopts):
             summary = "it cannot take on instances or volumes that are there"
             raise PermanentError(PermanentKind.INVALID, summary, hint="docs/import.md names those that can")
         return self._provider.existing(kind, ids)
 
     @timed
     def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
-        return self._provider.others(addresses) if isinstance(self._provider, FindsOthers) else ()
+        return self._provider.others(addresses) if isinstance(self._provider, optional.FindsOthers) else ()
 
     @timed
     def starts_from(self, region: str, known: Collection[str]) -> str | None:
-        return self._provider.starts_from(region, known) if isinstance(self._provider, StartsFrom) else None
+        return (
+            self._provider.starts_from(region, known)
+            if isinstance(self._provider, optional.StartsFrom)
+            else None
+        )
 
     @timed
     def look(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Look]:
-        if not isinstance(self._provider, Looks):
+        if not isinstance(self._provider, optional.Looks):
             raise PermanentError(
                 PermanentKind.INVALID, "it has no hosts that exist", hint="`driver: ssh` has"
             )
         return self._provider.look(hosts)
 
     def known_keys(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Sequence[str]]:
-        return self._provider.known_keys(hosts) if isinstance(self._provider, KnowsKeys) else {}
+        return self._provider.known_keys(hosts) if isinstance(self._provider, optional.KnowsKeys) else {}
 
     def members(self, settings: Mapping[str, Any]) -> tuple[Member, ...]:
-        if not isinstance(self._provider, Partitions):
+        if not isinstance(self._provider, optional.Partitions):
             raise PermanentError(PermanentKind.INVALID, "it has no partitions", hint="`driver: slurm` has")
         return self._provider.members(settings)
 
     def taken(self, nodes: Sequence[Record]) -> Mapping[str, tuple[OthersShare, ...]]:
         """Nodes of providers without partitions are shared with nobody."""
-        if not isinstance(self._provider, Partitions):
+        if not isinstance(self._provider, optional.Partitions):
             return {}
-        names = {made_as(node).name: node.address.name for node in nodes}
-        shares = self._provider.taken([self._own(node) for node in nodes])
-        return {names[name]: share for name, share in shares.items()}
+        return self._by_present_names(nodes, self._provider.taken)
 
     def reserve(self, gang: Gang) -> None:
         """With providers that reserve nothing for gangs, each rank holds its own place."""
-        if isinstance(self._provider, Gangs):
+        if isinstance(self._provider, optional.Gangs):
             self._fence()
             seats = (Seat(node=self._own(s.node), attempt=s.attempt) for s in gang.seats)
             self._provider.reserve(replace(gang, seats=tuple(seats)))
 
     def expected(self, task: str, ranks: Sequence[tuple[Record, Shape]], seconds: int | None) -> float | None:
-        if not isinstance(self._provider, Gangs):
+        if not isinstance(self._provider, optional.Gangs):
             return None
         return self._provider.expected(task, [(self._own(node), share) for node, share in ranks], seconds)
 
     @timed
     def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
-        if not isinstance(self._provider, LogEnds):
+        if not isinstance(self._provider, optional.LogEnds):
             summary = f"the backend {node.backend} cannot say where logs end"
             raise PermanentError(PermanentKind.INVALID, summary, about=str(node.address))
         return self._provider.log_ends(self._own(node), attempts)
@@ -241,13 +218,13 @@ class BackendClient:
     def terminal(
         self, node: Record, attempt: str | None, command: Sequence[str], *, tty: bool
     ) -> AbstractContextManager[Terminal]:
-        if not isinstance(self._provider, Terminals):
+        if not isinstance(self._provider, optional.Terminals):
             summary = f"the backend {node.backend} has no terminals on its nodes"
             raise PermanentError(PermanentKind.INVALID, summary, about=str(node.address))
         return self._provider.terminal(self._own(node), attempt, command, tty=tty)
 
     def reaches(self, node: Record, address: str) -> str | None:
-        if not isinstance(self._provider, Reaches):
+        if not isinstance(self._provider, optional.Reaches):
             return None
         return self._provider.reaches(self._own(node), address)
 
@@ -262,22 +239,22 @@ class BackendClient:
     @property
     def checks(self) -> bool:
         """Whether it can tell what a create would fail with."""
-        return isinstance(self._provider, Checks)
+        return isinstance(self._provider, optional.Checks)
 
     @timed
     def check(self, planned: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
-        return self._provider.check(planned) if isinstance(self._provider, Checks) else ()
+        return self._provider.check(planned) if isinstance(self._provider, optional.Checks) else ()
 
     @timed
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
-        if isinstance(self._provider, Clears):
+        if isinstance(self._provider, optional.Clears):
             self._fence()
             self._provider.clear(address, token, inputs)
 
     @timed
     def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | Ended | None] | None:
         """By present addresses; None if the provider cannot look things up by their ids."""
-        if not isinstance(self._provider, Recalls):
+        if not isinstance(self._provider, optional.Recalls):
             return None
         names = {made_as(record): record.address for record in records}
         things = self._provider.recall([self._own(record) for record in records])
@@ -309,21 +286,19 @@ class BackendClient:
 
     @timed
     def bury(self, node: Record) -> None:
-        if isinstance(self._provider, Buries):
+        if isinstance(self._provider, optional.Buries):
             self._fence()
             self._provider.bury(self._own(node))
 
     @timed
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
-        names = {made_as(node).name: node.address.name for node in nodes}
-        answers = self._provider.readiness([self._own(node) for node in nodes])
-        return {names[name]: readiness for name, readiness in answers.items()}
+        return self._by_present_names(nodes, self._provider.readiness)
 
     @timed
     def visit(self, node: Record) -> Visit:
         """Providers without visits report only the readiness."""
         own = self._own(node)
-        if isinstance(self._provider, Visits):
+        if isinstance(self._provider, optional.Visits):
             visits = self._provider
             return self._look(lambda: visits.visit(own))
         return Visit(readiness=self._provider.readiness([own])[own.address.name])
@@ -337,17 +312,21 @@ class BackendClient:
     @property
     def gates(self) -> bool:
         """Whether ranks can be prepared before they run."""
-        return isinstance(self._provider, Gates)
+        return isinstance(self._provider, optional.Gates)
 
     def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
-        return self._provider.peers(self._own(node), attempts) if isinstance(self._provider, Gates) else {}
+        return (
+            self._provider.peers(self._own(node), attempts)
+            if isinstance(self._provider, optional.Gates)
+            else {}
+        )
 
     @timed
     def release(
         self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
     ) -> Mapping[str, RankStatus | None]:
         """With providers that do not gate, all that was started runs."""
-        if not isinstance(self._provider, Gates):
+        if not isinstance(self._provider, optional.Gates):
             return self.poll(node, attempts)
         self._fence()
         return self._provider.release(self._own(node), attempts, peers)
@@ -359,21 +338,21 @@ class BackendClient:
     @timed
     def attempts(self, node: Record, known: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """All attempts on the node if the provider lists them, and the `known` ones in any case."""
-        if isinstance(self._provider, Tells):
+        if isinstance(self._provider, optional.Tells):
             tells = self._provider
             return {**dict.fromkeys(known), **self._look(lambda: tells.attempts(self._own(node)))}
         return self.poll(node, known) if known else {}
 
     @timed
     def mark(self) -> object | None:
-        return self._provider.mark() if isinstance(self._provider, TellsChange) else None
+        return self._provider.mark() if isinstance(self._provider, optional.TellsChange) else None
 
     @timed
     def unused(self, nodes: Sequence[Record]) -> frozenset[str]:
-        if not isinstance(self._provider, TellsUnused):
+        if not isinstance(self._provider, optional.TellsUnused):
             return frozenset()
-        names = {made_as(node).name: node.address.name for node in nodes}
-        return frozenset(names[name] for name in self._provider.unused([self._own(node) for node in nodes]))
+        unused = self._provider.unused
+        return frozenset(self._by_present_names(nodes, lambda own: dict.fromkeys(unused(own))))
 
     @timed
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
@@ -388,13 +367,13 @@ class BackendClient:
     @timed
     def adjust(self, node: Record, attempt: str, terms: Terms) -> None:
         """Other providers end nothing by themselves but at a limit."""
-        if isinstance(self._provider, Adjusts):
+        if isinstance(self._provider, optional.Adjusts):
             self._fence()
             self._provider.adjust(self._own(node), attempt, terms)
 
     @timed
     def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
-        if isinstance(self._provider, Tidies):
+        if isinstance(self._provider, optional.Tidies):
             self._fence()
             self._provider.tidy(self._own(node), oldest)
 

@@ -1,19 +1,21 @@
 """Looking at all backends: their things, nodes and ranks, open intents, and offers for new nodes.
 
-This module records nothing. An empty answer is no evidence: a thing that a listing lacks is looked up once
-more before it counts as gone (`drift`), and the nodes of an unreadable backend are unknown.
+This module records nothing. It compares the records with what is there: gone, changed, orphaned. An empty
+answer is no evidence: a thing that a listing lacks is looked up once more by its token and, if the backend
+can do that, by its id, since somebody may have removed its tags, and not the thing. The nodes of an
+unreadable backend are unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, fields, replace
 from functools import partial
+from typing import Any
 
-from declarative.apply.backend_client import BackendClient, record_token
+from declarative.apply.backend_client import BackendClient, as_recorded, record_token
 from declarative.apply.backends import ONCE, Backends, host_of
-from declarative.apply.drift import Compared, Orphan, compare, each_once, orphan_drift, orphans
 from declarative.apply.hosts import SILENT, host_offers, listed, notes_on, risk_notes, visited
 from declarative.apply.offers import Answers, ask_offers, known_offers, own_gpus, partition_nodes, unreadable
 from declarative.apply.open_intents import (
@@ -24,17 +26,31 @@ from declarative.apply.open_intents import (
     resolution_notes,
     subject_of,
 )
+from declarative.apply.orphans import Orphan, each_once, orphan_drift
 from declarative.apply.outages import AT_LEAST, NODES
-from declarative.apply.parallel import PATIENT, ask_backends
+from declarative.apply.parallel import PATIENT, ask_backends, side_by_side
 from declarative.apply.polls import poll
 from declarative.apply.unreachable import blocks_of, hold_given_up, overdue_nodes
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.record import struct
 from declarative.model.resource import EXISTING, LOCAL, Host, LeftOut, Offer, OthersShare
-from declarative.model.state import IMAGE, ORPHAN, Address, Record, State, machine_name, made_as, natural
+from declarative.model.state import (
+    ANOTHERS,
+    IMAGE,
+    ORPHAN,
+    TAGS,
+    Address,
+    Record,
+    State,
+    machine_name,
+    made_as,
+    natural,
+)
 from declarative.model.status import BOOTING, NodeState, RankStatus, Readiness, Risk
 from declarative.planner.inventory import Inventory, PartitionNode
+from declarative.planner.plan import Drift
 from declarative.provider import (
+    Ended,
     PermanentError,
     PermanentKind,
     Provider,
@@ -60,10 +76,19 @@ takes a while and hides nothing of the others.
 """
 
 
-@dataclass(slots=True)
-class BackendFindings(Compared):
+@struct(slots=True)
+class BackendFindings:
     """The results of looks at one backend, or several."""
 
+    gone: set[Address] = field(default_factory=set)
+    unsure: set[Address] = field(default_factory=set)
+    """Gone things for which it is not sure that the right backend was asked."""
+    ended: dict[Address, str] = field(default_factory=dict)
+    """Gone things that the backend itself has ended, with its reason."""
+    altered: dict[Address, Mapping[str, Any]] = field(default_factory=dict)
+    """Things that others changed, with their values now: see `Thing.actual`."""
+    drift: list[Drift] = field(default_factory=list)
+    orphans: list[Orphan] = field(default_factory=list)
     readiness: dict[str, Readiness] = field(default_factory=dict)
     ranks: dict[str, RankStatus] = field(default_factory=dict)
     recovered: dict[Address, Record] = field(default_factory=dict)
@@ -78,18 +103,35 @@ class BackendFindings(Compared):
 
     def merge(self, more: BackendFindings) -> None:
         """Add the results of another look."""
-        self.add(more)
-        self.readiness |= more.readiness
-        self.ranks |= more.ranks
-        self.recovered |= more.recovered
-        self.resolutions += more.resolutions
-        self.diagnostics += more.diagnostics
-        self.strays |= more.strays
-        self.past |= more.past
-        self.existing |= more.existing
-        self.taken |= more.taken
-        self.images |= more.images
-        self.risks |= more.risks
+        for part in fields(self):
+            known, new = getattr(self, part.name), getattr(more, part.name)
+            if isinstance(known, list):
+                known.extend(new)
+            else:
+                known.update(new)
+
+    def note_gone(self, record: Record, detail: str = "not there any more") -> None:
+        self.gone.add(record.address)
+        self.drift.append(Drift(address=str(record.address), change="gone", detail=detail))
+
+    def note_there(self, record: Record, thing: Thing) -> None:
+        """Note a thing that is there, as it was recorded or not."""
+        if thing.lost:
+            self.note_gone(record, thing.lost)
+            return
+        actual = dict(thing.actual)
+        was, now = record.image, thing.outputs.get(IMAGE)
+        if record.address.kind == "node" and was and now and was != now:
+            actual[IMAGE] = now
+        words = [_difference(record, key, actual[key]) for key in sorted(actual)]
+        if actual:
+            self.altered[record.address] = actual
+        inputs = as_recorded(thing, record) if thing.known else dict(record.inputs)
+        if inputs != dict(record.inputs):
+            off = [k for k in sorted({*inputs, *record.inputs}) if inputs.get(k) != record.inputs.get(k)]
+            words.append(f"differs in {', '.join(off)}")
+        if words:
+            self.drift.append(Drift(address=str(record.address), change="changed", detail="; ".join(words)))
 
     def note_readiness(self, readiness: Mapping[str, Readiness]) -> None:
         """Note the readiness of nodes, and what they risk."""
@@ -440,8 +482,67 @@ class _BackendLook:
             if (r.backend or LOCAL) == self._name and r.address.kind in MADE and r.address not in pending
             if not (unlisted and host_of(state, r) in unlisted)
         ]
-        compare(state, records, things, at, findings, recall=recall)
+        # By address and token: a cloud may take a name twice, and another backend may use the same name.
+        there = {(t.address, t.token): t for t in things}
+        missing: list[Record] = []
+        for record in records:
+            thing = there.get((made_as(record), record_token(state, record)))
+            if thing is None:
+                missing.append(record)
+            else:
+                findings.note_there(record, thing)
+        if missing:
+            self._look_for(missing, at, findings, recall=recall, nothing_listed=not there)
         self._note_orphans(things, findings)
+
+    def _look_for(
+        self,
+        missing: Sequence[Record],
+        at: Callable[[Record], Provider],
+        findings: BackendFindings,
+        *,
+        recall: BackendClient | None,
+        nothing_listed: bool,
+    ) -> None:
+        """Look once more for records that the listing lacks: by their tokens, and by their ids if the backend
+        can do that. If nothing was listed, the listing does not show whose place was asked.
+        """
+        state = self._state
+        attachments = [r for r in missing if r.address.kind == "attachment"]
+        recalled = call(lambda: recall.recall(missing), policy=PATIENCE) if recall else None
+        asked = [r for r in missing if r.address.kind != "attachment"]
+        if recalled is not None:  # without ids, a missing attachment only means that its rank has ended
+            asked += attachments
+
+        def find(record: Record) -> Thing | None:
+            provider, its_token = at(record), record_token(state, record)
+            return call(lambda: provider.find(made_as(record), its_token), policy=PATIENCE)
+
+        detached: list[Record] = []
+        for record, by_token in zip(asked, side_by_side(asked, find), strict=True):
+            by_id = (recalled or {}).get(record.address)
+            thing = by_id if by_token is None and isinstance(by_id, Thing) else by_token
+            if thing is not None:
+                findings.note_there(record, thing)
+            elif isinstance(by_id, Ended):
+                findings.note_gone(record, by_id.reason)
+                findings.ended[record.address] = by_id.reason
+            elif record.address.kind == "attachment":
+                detached.append(record)
+            else:
+                findings.note_gone(record)
+                if nothing_listed and recalled is not None and record.address not in recalled:
+                    findings.unsure.add(record.address)
+        for record in detached:  # somebody took the volume off its node
+            rank = record.attachment.rank
+            if record.needs & findings.gone or state.has_ended(rank):
+                continue
+            what = f"detached: volume/{record.attachment.volume} is not on node/{record.attachment.node}"
+            if state.get("rank", rank) is None:
+                findings.note_gone(record, what)
+                continue
+            detail = f"{what}, and rank/{rank} runs on without it"  # and keeps its claim
+            findings.drift.append(Drift(address=str(record.address), change="changed", detail=detail))
 
     def _note_orphans(self, things: Iterable[Thing], findings: BackendFindings) -> None:
         """Note listed things that have no record and no open intent.
@@ -453,8 +554,10 @@ class _BackendLook:
         known = {(made_as(r), record_token(state, r)) for r in made}
         known |= {(name_at_backend(state, i)[0], i.token) for i in state.intents}
         ours = {(r.address.kind, r.external_id) for r in made if r.external_id}
-        lost = orphans(self._name, things, known)
-        findings.orphans += [o for o in lost if (o.thing.address.kind, o.id) not in ours]
+        lost = (t for t in things if (t.address, t.token) not in known)
+        in_order = sorted(lost, key=lambda t: (t.address, t.token))
+        orphans = (Orphan(backend=self._name, thing=t) for t in in_order)
+        findings.orphans += [o for o in orphans if (o.thing.address.kind, o.id) not in ours]
 
     def _read_intents_back(
         self, at: Callable[[Record], Provider], findings: BackendFindings, *, unlisted: Collection[str] = ()
@@ -545,3 +648,20 @@ def _go_by_the_record(state: State, name: str, findings: BackendFindings) -> Non
                 severity=Severity.WARNING,
             )
         )
+
+
+def _difference(record: Record, key: str, now: object) -> str:
+    """One difference in words."""
+    if key == ANOTHERS:
+        return "its tags say that it is another's: it is left alone"
+    was: Any = record.image if key == IMAGE else getattr(record.typed, key, None)
+    if key == TAGS:
+        tags, old = dict(now) if isinstance(now, Mapping) else {}, was or {}
+        changed = [k for k in sorted(old) if tags.get(k, old[k]) != old[k]]
+        words = [f"its tag `{k}` is `{tags[k]}`, and was `{old[k]}`" for k in changed]
+        if removed := [f"`{k}`" for k in sorted(old) if k not in tags]:
+            nouns, were = ("tags", "were") if removed[1:] else ("tag", "was")
+            words.append(f"its {nouns} {', '.join(removed)} {were} removed")
+        # If no declared tag differs, tags of fleetform itself do.
+        return "; ".join(words) or "the tags that fleetform wrote on it were changed or removed"
+    return f"`{key}` is {'not set' if now is None else now}, and was {'not set' if was is None else was}"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from declarative.apply.failover import ActionError
 from declarative.apply.gate import GATE_SECONDS, check_peers, is_gang, release
 from declarative.apply.graph_walk import InterruptedApplyError
 from declarative.apply.launch import grace_of, launch_of, terms_of
@@ -54,27 +55,9 @@ LATE = (
 """The hint for a node that did not come up in time."""
 
 
-class NotReadyError(Exception):
-    """A node did not become ready in time."""
-
-    def __init__(self, summary: str, hint: str | None = None) -> None:
-        super().__init__(summary)
-        self.summary = summary
-        self.hint = hint
-
-
-class CannotLeaveError(Exception):
-    """A node that is to go elsewhere cannot leave where it is: no other place would change that."""
-
-    def __init__(self, error: PermanentError) -> None:
-        super().__init__(error.summary)
-        self.summary = f"it cannot leave where it is: {error.summary}"
-        self.hint = error.hint
-
-
 def execute(action: Action, tools: Tools) -> PendingCommit | None:
-    """Do it, or raise `ProviderError`, `StateError`, `NotReadyError`, `CannotLeaveError` or
-    `InterruptedApplyError`. The result is its end, if that is still to be committed.
+    """Do it, or raise `ProviderError`, `StateError`, `ActionError` or `InterruptedApplyError`. The result is
+    its end, if that is still to be committed.
     """
     kind = action.address.kind
     with span(f"action.{action.op.value}", address=str(action.address)):
@@ -114,7 +97,8 @@ def _make(action: Action, tools: Tools) -> PendingCommit:
         try:
             pending = _delete(leave, tools)
         except PermanentError as error:
-            raise CannotLeaveError(error) from error
+            # No fault of a backend any more: no other place would change that.
+            raise ActionError(f"it cannot leave where it is: {error.summary}", error.hint) from error
         if pending:
             pending.settle()
     records = tools.writer.part(action.holds).records if action.holds else {}
@@ -244,8 +228,9 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
     while True:
         record = tools.writer.record(address)
         if record is None:
-            raise NotReadyError(f"{address} is not recorded")
-        readiness = _readiness(record, tools)
+            raise ActionError(f"{address} is not recorded")
+        ask = partial(tools.backends.get(record.backend).readiness, [record])
+        readiness = call(ask, policy=tools.policy)[address.name]
         tools.writer.observe_nodes({address.name: readiness})
         if readiness.state is NodeState.READY:
             return readiness
@@ -256,9 +241,9 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
                 tools.late.add(address)
             why = f": {readiness.reason}" if readiness.reason else ""
             if not boots:
-                raise NotReadyError(f"{address} is {readiness.state.value}{why}")
+                raise ActionError(f"{address} is {readiness.state.value}{why}")
             minutes = START_UP_LIMIT / 60
-            raise NotReadyError(f"{address} was not ready within {minutes:.0f} minutes{why}", LATE)
+            raise ActionError(f"{address} was not ready within {minutes:.0f} minutes{why}", LATE)
         reason = readiness.reason or f"it is {readiness.state.value}"
         if now >= next_time and reported != reason:
             tools.listener.wait(id, str(address), reason)
@@ -266,11 +251,6 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
         if tools.stopping.wait(pause):
             raise InterruptedApplyError
         pause = min(5.0, pause * 2)
-
-
-def _readiness(record: Record, tools: Tools) -> Readiness:
-    client = tools.backends.get(record.backend)
-    return call(lambda: client.readiness([record]), policy=tools.policy)[record.address.name]
 
 
 def _gang_addresses(kind: str, inputs: RankInputs) -> list[Address]:
@@ -314,7 +294,7 @@ def _node_for(action: Action, inputs: RankInputs, state: State, tools: Tools) ->
     """The node that a rank starts on: it is ready, and the gang can meet there."""
     missing = [str(a) for a in action.holds if a not in state.records]
     if missing:
-        raise NotReadyError(f"{missing[0]} is not there")
+        raise ActionError(f"{missing[0]} is not there")
     reservation = next(a for a in action.holds if a.kind == "reservation")
     node = state.needed(state.records[reservation], "node")
     if f"create:{reservation}" not in action.needs:

@@ -36,13 +36,17 @@ HINT = (
 )
 
 
-class NoOfferError(Exception):
-    """Neither the planned offer nor any spare one could be had."""
+class ActionError(Exception):
+    """An action cannot be done, for a reason that is no single fault of a backend."""
 
-    def __init__(self, summary: str, hint: str | None) -> None:
+    def __init__(self, summary: str, hint: str | None = None) -> None:
         super().__init__(summary)
         self.summary = summary
         self.hint = hint
+
+
+class NoOfferError(ActionError):
+    """Neither the planned offer nor any spare one could be had."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from declarative.apply.backend_client import BackendClient
 from declarative.apply.backends import Backends
+from declarative.apply.failover import ActionError
 from declarative.apply.graph_walk import InterruptedApplyError
 from declarative.apply.parallel import NODES_AT_ONCE, side_by_side
 from declarative.apply.tools import KnownPaths, Tools
@@ -171,17 +172,8 @@ def _at_nodes(ranks: list[Record], state: State, ask: Callable[[Record, Mapping[
 HINT = f"{MEET_HINT}; or let them through in the firewall"
 
 
-class PeerError(Exception):
-    """A node of a gang does not reach rank 0's."""
-
-    def __init__(self, summary: str) -> None:
-        super().__init__(summary)
-        self.summary = summary
-        self.hint = HINT
-
-
 def check_peers(inputs: RankInputs, state: State, backends: Backends, known: KnownPaths) -> None:
-    """`PeerError` if nodes of the gang have no addresses of their own, or one is known not to reach rank 0's.
+    """`ActionError` if nodes of a gang have no addresses of their own, or one is known not to reach rank 0's.
 
     `inputs` are those of one of its ranks. `known` answers are not asked for again.
     """
@@ -189,7 +181,7 @@ def check_peers(inputs: RankInputs, state: State, backends: Backends, known: Kno
         return
     first, *rest = (state.node_of_rank(rank_name(inputs.task, rank)) for rank in range(inputs.nodes))
     if why := no_meeting(addresses_of({n.address.name for n in (first, *rest) if n}, state.records, ())):
-        raise PeerError(why)
+        raise ActionError(why, HINT)
     if first is None or not first.node_address:
         return
     address = first.node_address
@@ -207,7 +199,8 @@ def check_peers(inputs: RankInputs, state: State, backends: Backends, known: Kno
         known[node.address.name, address] = why
     for name, node in others.items():
         if why := known[name, address]:
-            raise PeerError(
+            raise ActionError(
                 f"{node.address} ({node.node_address}) cannot reach {first.address} at {address}, "
-                f"where its ranks would look for rank 0: {why}"
+                f"where its ranks would look for rank 0: {why}",
+                HINT,
             )

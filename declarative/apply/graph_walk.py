@@ -21,6 +21,7 @@ from declarative.apply.failover import Failover, FailoverVerdict, Move, is_scarc
 from declarative.model.inputs import ReservationInputs
 from declarative.model.outputs import TEXT_ONLY
 from declarative.model.record import struct
+from declarative.model.state import Address
 from declarative.planner.plan import Action, Op
 from declarative.provider import QUOTAS, PermanentError, PermanentKind, TransientError
 from declarative.store.commit_queue import PendingCommit
@@ -59,6 +60,37 @@ class ActionResult:
     """It is not done for want of capacity or of quota, its own or its cluster's."""
     code: str | None = None
     """The code of the failure, as in docs/errors.md."""
+
+    @classmethod
+    def of(
+        cls,
+        op: Op,
+        address: Address,
+        outcome: Outcome,
+        error: BaseException | str | None = None,
+        *,
+        note: str | None = None,
+        scarce: bool = False,
+    ) -> ActionResult:
+        """The result of the action that does `op` to an address, with the words and the code of its error."""
+        summary: str | None
+        hint, code = None, None
+        if error is None or isinstance(error, str):
+            summary = error
+        else:
+            summary = getattr(error, "summary", None) or str(error) or type(error).__name__
+            hint, code = getattr(error, "hint", None), code_of(error)
+        return cls(
+            id=f"{op.value}:{address}",
+            address=str(address),
+            op=op.value,
+            outcome=outcome,
+            error=summary,
+            hint=hint,
+            note=note,
+            scarce=scarce,
+            code=code,
+        )
 
 
 def code_of(error: BaseException) -> str:
@@ -348,10 +380,7 @@ class _Walk:
         if isinstance(error, InterruptedApplyError):
             self._note(action, Outcome.SKIPPED, INTERRUPTED)
             return
-        hint = getattr(error, "hint", None)
-        summary = getattr(error, "summary", None) or str(error) or type(error).__name__
-        scarce, code = is_scarce(action, error), code_of(error)
-        self._note(action, Outcome.FAILED, summary, hint, scarce=scarce, code=code)
+        self._note(action, Outcome.FAILED, error, scarce=is_scarce(action, error))
         self._skip(action)
 
     def _skip(self, failed: Action) -> None:
@@ -367,25 +396,13 @@ class _Walk:
         self,
         action: Action,
         outcome: Outcome,
-        error: str | None = None,
-        hint: str | None = None,
-        note: str | None = None,
+        error: BaseException | str | None = None,
         *,
+        note: str | None = None,
         scarce: bool = False,
-        code: str | None = None,
     ) -> None:
         self.failover.noted(action, done=outcome is Outcome.DONE)
-        result = ActionResult(
-            id=action.id,
-            address=str(action.address),
-            op=action.op.value,
-            outcome=outcome,
-            error=error,
-            hint=hint,
-            note=note,
-            scarce=scarce,
-            code=code,
-        )
+        result = ActionResult.of(action.op, action.address, outcome, error, note=note, scarce=scarce)
         self.results_by_id[action.id] = result
         self.listener.end(result)
 

@@ -1,18 +1,19 @@
-"""Orphans, things that carry this state's owner and are not recorded: taken into the state, or deleted."""
+"""Orphans, things that carry this state's owner and are not recorded: shown, recorded, or deleted."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from declarative.apply.backends import Backends
-from declarative.apply.drift import Orphan
-from declarative.apply.graph_walk import INTERRUPTED, ActionResult, Listener, Outcome, code_of
+from declarative.apply.graph_walk import INTERRUPTED, ActionResult, Listener, Outcome
 from declarative.apply.launch import GRACE_SECONDS
 from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, VolumeInputs, zone_asked
+from declarative.model.record import struct
 from declarative.model.state import (
     MADE_AS,
     Address,
@@ -22,13 +23,59 @@ from declarative.model.state import (
     started_rank,
     token,
 )
-from declarative.provider import ProviderError
+from declarative.planner.plan import Drift, Op
+from declarative.provider import ProviderError, Thing
 from declarative.retry import call
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class Orphan:
+    """A thing with this state's owner mark that is neither recorded nor about to be."""
+
+    backend: str
+    thing: Thing
+    node: str = ""
+    """The node that a rank runs on."""
+    blocks: tuple[int, ...] = ()
+    """The blocks that a rank holds there."""
+
+    @property
+    def id(self) -> str:
+        """Its id at the backend."""
+        return str(self.thing.outputs.get("id") or "")
+
 
 ORDER = ("rank", "attachment", "node", "volume")
 """A volume is free once what it is on is gone, and a node once nothing runs on it."""
 MOST_GENERATIONS = 100
 """Generations of an address that are tried for a token, beyond those that the state knows of."""
+
+
+def each_once(orphans: Iterable[Orphan]) -> list[Orphan]:
+    """Each orphan once: if several backends list it, the one of the backend that made it."""
+    out: dict[object, Orphan] = {}
+    for orphan in orphans:
+        thing = orphan.thing
+        key = (thing.address, thing.token, orphan.id)
+        inputs = thing.typed
+        maker = inputs.backend if isinstance(inputs, NodeInputs | VolumeInputs) else None
+        if key not in out or maker == orphan.backend:
+            out[key] = orphan
+    return list(out.values())
+
+
+def orphan_drift(orphans: Sequence[Orphan], state: State) -> list[Drift]:
+    """How orphans are shown: with their ids if the address is ambiguous."""
+    times = Counter([*(o.thing.address for o in orphans), *state.records])
+    out: list[Drift] = []
+    for orphan in orphans:
+        address = orphan.thing.address
+        which = f" ({orphan.id})" if times[address] > 1 else ""
+        detail = f"made by this state, but not recorded{which}"
+        if address.kind == "rank":
+            detail = f"runs on node/{orphan.node}, but is not recorded ({orphan.id})"
+        out.append(Drift(address=str(address), change="orphan", detail=detail))
+    return out
 
 
 def as_record(orphan: Orphan, state: State) -> Record:
@@ -105,22 +152,18 @@ def delete_orphans(
     """
     results: list[ActionResult] = []
     for orphan in sorted(orphans, key=lambda o: (ORDER.index(o.thing.address.kind), o.thing.address, o.id)):
-        address = orphan.thing.address
-        name = f"delete:{address}"
-        outcome, error, hint, code = Outcome.DONE, None, None, None
+        outcome: Outcome = Outcome.DONE
+        error: ProviderError | str | None = None
         if stopping.is_set():
             outcome, error = Outcome.SKIPPED, INTERRUPTED
         else:
-            listener.begin(name)
+            listener.begin(f"delete:{orphan.thing.address}")
             try:
                 call(partial(_delete, orphan, state, backends), stopping=stopping.is_set)
             except ProviderError as fault:
-                outcome, error, hint, code = Outcome.FAILED, fault.summary, fault.hint, code_of(fault)
-        result = ActionResult(
-            id=name, address=str(address), op="delete", outcome=outcome, error=error, hint=hint, code=code
-        )
-        results.append(result)
-        listener.end(result)
+                outcome, error = Outcome.FAILED, fault
+        results.append(ActionResult.of(Op.DELETE, orphan.thing.address, outcome, error))
+        listener.end(results[-1])
     return tuple(results)
 
 

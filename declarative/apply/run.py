@@ -14,7 +14,7 @@ from declarative.apply.backend_client import record_token
 from declarative.apply.execute import begins_at_once, execute
 from declarative.apply.failover import Failover, gone
 from declarative.apply.gate import is_prepared
-from declarative.apply.graph_walk import UNDONE, ActionResult, Outcome, code_of, walk
+from declarative.apply.graph_walk import UNDONE, ActionResult, Outcome, walk
 from declarative.apply.open_intents import clear, makes_node
 from declarative.apply.parallel import NODES_AT_ONCE, side_by_side
 from declarative.apply.retry_schedule import Lack, lacking, resized, starts_of
@@ -215,15 +215,7 @@ def complete(taken: Mapping[Address, str], tools: Tools) -> tuple[ActionResult, 
                 stopping=tools.stopping.is_set,
             )
         except ProviderError as error:
-            return ActionResult(
-                id=f"create:{record.address}",
-                address=str(record.address),
-                op="create",
-                outcome=Outcome.FAILED,
-                error=error.summary,
-                hint=error.hint,
-                code=code_of(error),
-            )
+            return ActionResult.of(Op.CREATE, record.address, Outcome.FAILED, error)
         if any(record.outputs.get(key) != value for key, value in outputs.items()):
             tools.writer.note({record.address: outputs})
         return None

@@ -30,7 +30,7 @@ from declarative.model.diagnostic import and_more, failed
 from declarative.render.text import plural
 
 if TYPE_CHECKING:
-    from declarative.apply.drift import Orphan
+    from declarative.apply.orphans import Orphan
     from declarative.cli.run_output import RunOutput
     from declarative.converge.ports import Consent
     from declarative.converge.run import Run

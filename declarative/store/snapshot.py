@@ -253,8 +253,9 @@ def parse(data: object) -> tuple[State, HeldBlocks]:
 
 def _made_of(cls: type[T], printed: Any, **more: Any) -> T:
     """What was printed as the class of the state; `more` are fields that were printed in another form."""
-    known = {name: getattr(printed, name) for name in names_of(type(printed)) if name in names_of(cls)}
-    return cls(**{**known, **more})
+    kind: Any = cls
+    shared = set(names_of(kind)).intersection(names_of(printed.__class__))
+    return cls(**{**{name: getattr(printed, name) for name in shared}, **more})
 
 
 def _address(text: str) -> Address:

@@ -12,7 +12,8 @@ import pytest
 from declarative.apply import execute
 from declarative.apply.backend_client import BackendClient
 from declarative.apply.backends import Backends
-from declarative.apply.gate import PeerError, check_peers
+from declarative.apply.failover import ActionError
+from declarative.apply.gate import check_peers
 from declarative.apply.launch import launch_of
 from declarative.apply.stops import START_LIMIT, half_started
 from declarative.model.state import STARTED, Address, Record, State
@@ -328,7 +329,7 @@ def test_who_does_not_reach_rank_0_is_named_and_who_cannot_be_asked_is_not():
     state, ranks = gang("a-0", "a-1", "a-2")
     silent = TransientError(TransientKind.NOT_SENT, "no answer")
     check_peers(ranks[0].rank, state, Asked({"a-1": silent}), {})
-    with pytest.raises(PeerError) as found:
+    with pytest.raises(ActionError) as found:
         check_peers(ranks[0].rank, state, Asked({"a-1": silent, "a-2": "no route"}), {})
     said = "node/a-2 (10.0.0.2) cannot reach node/a-0 at 10.0.0.0, where its ranks would look for rank 0: "
     assert found.value.summary == said + "no route"

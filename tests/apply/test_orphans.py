@@ -7,8 +7,7 @@ import pytest
 
 from declarative.apply.backend_client import BackendClient
 from declarative.apply.backend_look import look
-from declarative.apply.drift import Orphan
-from declarative.apply.orphans import is_protected
+from declarative.apply.orphans import Orphan, is_protected
 from declarative.model.state import Address
 from declarative.model.status import NodeState, Readiness
 from declarative.provider import Thing, TransientError, TransientKind

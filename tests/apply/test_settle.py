@@ -13,8 +13,8 @@ import pytest
 
 from declarative.apply import settle as settling
 from declarative.apply.backend_look import Observation
-from declarative.apply.drift import Orphan
 from declarative.apply.open_intents import Resolution, read_back
+from declarative.apply.orphans import Orphan
 from declarative.apply.settle import (
     LONGEST_CALL,
     VanishedError,

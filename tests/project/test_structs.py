@@ -118,8 +118,6 @@ def test_what_structs_lack_is_made_by_dataclasses():
 
 
 OF_DATACLASSES = {
-    "declarative/apply/backend_look.py",
-    "declarative/apply/drift.py",
     "declarative/model/inputs.py",
     "declarative/model/record.py",
     "providers/local/files.py",
