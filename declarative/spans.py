@@ -29,7 +29,9 @@ _tracers: list[Tracer] = []
 
 @contextmanager
 def span(name: str, **attributes: str) -> Iterator[None]:
-    """Time the block as a span, below the span that is open in this thread. Attributes never hold secrets."""
+    """Time the block as a span, below the span that is open in this thread; as a decorator, each call of a
+    function. Attributes never hold secrets.
+    """
     if not _listeners and not _tracers:
         yield
         return
@@ -59,20 +61,6 @@ def timed(method: Callable[P, T]) -> Callable[P, T]:
             return method(*args, **kwargs)
 
     return run
-
-
-def named(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Make each call of a function a span of that name."""
-
-    def wrap(function: Callable[P, T]) -> Callable[P, T]:
-        @functools.wraps(function)
-        def run(*args: P.args, **kwargs: P.kwargs) -> T:
-            with span(name):
-                return function(*args, **kwargs)
-
-        return run
-
-    return wrap
 
 
 def on_span_end(listener: SpanListener) -> Callable[[], None]:

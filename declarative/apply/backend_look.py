@@ -15,9 +15,19 @@ from functools import partial
 from typing import Any
 
 from declarative.apply.backend_client import BackendClient, as_recorded, record_token
-from declarative.apply.backends import ONCE, Backends, host_of
-from declarative.apply.hosts import SILENT, host_offers, listed, notes_on, risk_notes, visited
-from declarative.apply.offers import Answers, ask_offers, known_offers, own_gpus, partition_nodes, unreadable
+from declarative.apply.backends import HOST_REST, ONCE, Backends, host_of
+from declarative.apply.offers import (
+    NOT_YET,
+    Answers,
+    ask_offers,
+    host_offers,
+    known_offers,
+    notes_on,
+    own_gpus,
+    partition_nodes,
+    risk_notes,
+    unreadable,
+)
 from declarative.apply.open_intents import (
     Resolution,
     host_of_intent,
@@ -27,8 +37,8 @@ from declarative.apply.open_intents import (
     subject_of,
 )
 from declarative.apply.orphans import Orphan, each_once, orphan_drift
-from declarative.apply.outages import AT_LEAST, NODES
-from declarative.apply.parallel import PATIENT, ask_backends, side_by_side
+from declarative.apply.outages import AT_LEAST, HOST, NODES
+from declarative.apply.parallel import PATIENT, ask_backends, prompt_answers, side_by_side
 from declarative.apply.polls import poll
 from declarative.apply.unreachable import blocks_of, hold_given_up, overdue_nodes
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
@@ -47,19 +57,21 @@ from declarative.model.state import (
     natural,
 )
 from declarative.model.status import BOOTING, NodeState, RankStatus, Readiness, Risk
-from declarative.planner.inventory import Inventory, PartitionNode
-from declarative.planner.plan import Drift
+from declarative.planner.hosts import in_short
+from declarative.planner.inventory import Drift, Inventory, PartitionNode
 from declarative.provider import (
     Ended,
     PermanentError,
     PermanentKind,
     Provider,
     ProviderError,
+    StaleError,
     Thing,
     TransientError,
 )
+from declarative.provider.optional import Visit
 from declarative.retry import PATIENCE, Policy, call
-from declarative.spans import named
+from declarative.spans import span
 
 MADE = ("node", "volume", "attachment")
 """Kinds that a backend lists."""
@@ -163,7 +175,7 @@ class Observation:
     """Node → attempt that was given up → its status on the node now; None if the node does not know it."""
 
 
-@named("look")
+@span("look")
 def look(
     state: State,
     backends: Backends,
@@ -665,3 +677,67 @@ def _difference(record: Record, key: str, now: object) -> str:
         # If no declared tag differs, tags of fleetform itself do.
         return "; ".join(words) or "the tags that fleetform wrote on it were changed or removed"
     return f"`{key}` is {'not set' if now is None else now}, and was {'not set' if was is None else was}"
+
+
+# ------------------------------------------------------------------------------------------ hosts that exist
+
+SILENT = frozenset({NodeState.UNREACHABLE, NodeState.UNKNOWN})
+"""The states of nodes that did not answer, or not yet: nothing more is asked of them for now."""
+UNANSWERED = Readiness(state=NodeState.UNKNOWN, reason=NOT_YET)
+
+
+def visited(
+    name: str, nodes: Sequence[Record], backends: Backends, patience: float, recorded: Mapping[str, Readiness]
+) -> dict[str, Visit]:
+    """Node of a backend → the answer of its host; `UNANSWERED` for hosts that were not waited for.
+
+    That does not mean that they are away. But a host that was `recorded` as away still has not answered.
+    """
+    client = backends.get(name)
+
+    def ask(node: Record) -> Visit:
+        try:
+            return client.visit(node)
+        except StaleError:  # the error is reported when its things are listed
+            return Visit(readiness=client.readiness([node])[node.address.name])
+
+    def visit(node: Record) -> Visit:
+        key, rest = (name, machine_name(node)), backends.host_rest(node.node.fleet)
+        answer = backends.outages.read_host(key, partial(ask, node), lambda visit: visit.readiness, rest)
+        return Visit(readiness=answer) if isinstance(answer, Readiness) else answer
+
+    answers = prompt_answers({node.address.name: node for node in nodes}, visit, patience)
+    visits: dict[str, Visit] = {}
+    for node in nodes:
+        answer = answers.get(node.address.name, Visit(readiness=UNANSWERED))
+        if answer.readiness.refusal:
+            reason = in_short(node.node.host, answer.readiness.refusal)
+            answer = replace(answer, readiness=replace(answer.readiness, reason=reason))
+        last = recorded.get(node.address.name)
+        if answer.readiness.state is NodeState.UNKNOWN and last and last.state is NodeState.UNREACHABLE:
+            answer = Visit(readiness=last)
+        visits[node.address.name] = answer
+    return visits
+
+
+def listed(
+    backends: Backends, name: str, known: Collection[str], patience: float
+) -> tuple[list[Thing], dict[str, ProviderError], set[str]]:
+    """The things on the hosts of a backend, the faults of hosts that could not be listed, and the hosts that
+    were not waited for. `known` hosts are not asked.
+    """
+    faults: dict[str, ProviderError] = {}
+
+    def ask(node: str) -> Sequence[Thing]:
+        try:
+            one = backends.on(name, node)
+            return backends.outages.read(
+                name, one.inventory, one.inventory, part=HOST + node, longest=HOST_REST
+            )
+        except ProviderError as error:
+            faults[node] = error
+            return ()
+
+    nodes = [node for node in sorted(backends.hosts(name)) if node not in known]
+    answers = prompt_answers(dict(zip(nodes, nodes, strict=True)), ask, patience)
+    return [t for node in sorted(answers) for t in answers[node]], dict(faults), {*nodes} - answers.keys()

@@ -333,7 +333,7 @@ def _change(action: Action, tools: Tools) -> None:
     record, inputs = state.records[action.address], data_of(wanted_inputs)
     intent = tools.writer.begin("update", action.address, record.backend, inputs, record.needs)
     status, outputs = state.ranks.get(action.address.name), record.outputs
-    changed = TOLD.intersection(action.because)
+    changed = HOST_TERMS.intersection(action.because)
     if changed and status and not status.state.ended:
         node = state.needed(state.records[Address("reservation", action.address.name)], "node")
         client, attempt = tools.backends.get(node.backend), attempt_id(record)
@@ -345,7 +345,7 @@ def _change(action: Action, tools: Tools) -> None:
     tools.writer.finish(intent, outputs)
 
 
-TOLD = frozenset({"max_duration", "stop_duration", "retry", "unreachable_duration"})
+HOST_TERMS = frozenset({"max_duration", "stop_duration", "retry", "unreachable_duration"})
 """Fields of a task, and of its fleet, that shape how a host ends a running rank."""
 
 

@@ -23,7 +23,8 @@ from declarative.model.state import (
     started_rank,
     token,
 )
-from declarative.planner.plan import Drift, Op
+from declarative.planner.inventory import Drift
+from declarative.planner.plan import Op
 from declarative.provider import ProviderError, Thing
 from declarative.retry import call
 

@@ -55,7 +55,7 @@ def status_command(session: ProjectSession, as_json: bool, offline: bool, refres
 def gather(session: ProjectSession, *, offline: bool, refresh: bool = False) -> StatusView:
     """The records and the declaration, with what is observed now."""
     from declarative.apply.backend_look import look
-    from declarative.apply.hosts import notes_on, survey
+    from declarative.apply.offers import notes_on, survey
     from declarative.apply.parallel import HURRIED
     from declarative.model.diagnostic import in_order, located
     from declarative.model.resource import Desired

@@ -15,7 +15,7 @@ from declarative.model.spec.project import Moves
 from declarative.model.state import Spent, State
 from declarative.planner.inventory import Inventory, observed_state
 from declarative.planner.plan import Plan
-from declarative.spans import named
+from declarative.spans import span
 from declarative.store.rename import Declared, as_declared
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def plan_from(
 
     def planned(**changes: Any) -> Plan:
         def plan_at(now: float) -> Plan:
-            return named("plan")(make_plan)(
+            return span("plan")(make_plan)(
                 desired,
                 recorded,
                 inventory,

@@ -30,7 +30,7 @@ from declarative.reconcile.repeatable import Marks, Moment, RepeatableRound, las
 from declarative.reconcile.round import LoopObserver, Round, RunObserver, Stop, Wait, left_alone, unplaced
 from declarative.reconcile.watched_files import WatchedFiles
 from declarative.render.status_view import status_view
-from declarative.spans import named
+from declarative.spans import span
 from declarative.store import StateError, Store, Writer
 from declarative.store.loop_state import LEASE_SECONDS, Leader
 from declarative.store.records import SEEN_ANEW
@@ -355,7 +355,7 @@ class Rounds:
 
     # ------------------------------------------------------------------------------------- a round
 
-    @named("round")
+    @span("round")
     def step(self) -> Round:
         """Make one round; the result is what observers get."""
         self._next_round = self._known = None

@@ -120,10 +120,14 @@ class CommitQueue:
         """Wait until the write is done, or this thread's turn has come; whether it has. Turns go by who came
         first.
         """
+
+        def is_due() -> bool:
+            return not self._is_busy and write is next(w for w in self._queue if w.is_awaited)
+
         with self._freed:
             write.is_awaited = True
             try:
-                self._freed.wait_for(lambda: write.is_done or (not self._is_busy and self._is_first(write)))
+                self._freed.wait_for(lambda: write.is_done or is_due())
             except BaseException:  # an interrupt: no other thread waits for this write
                 if write in self._queue:
                     self._queue.remove(write)
@@ -132,9 +136,6 @@ class CommitQueue:
             if not write.is_done:
                 self._is_busy = True
             return not write.is_done
-
-    def _is_first(self, write: QueuedWrite) -> bool:
-        return write is next(queued for queued in self._queue if queued.is_awaited)
 
     def _free(self) -> None:
         with self._freed:

@@ -151,7 +151,7 @@ class Journal:
         page = limit if limit is not None and not addresses else PAGE
 
         def read(connection: Connection) -> list[Operation]:
-            return list(islice(_about(_newest_first(connection, page), _Selection(addresses)), limit))
+            return list(islice(_about(addresses, _newest_first(connection, page)), limit))
 
         return self._access.query(read, [])
 
@@ -228,20 +228,6 @@ def _earlier_attempts(connection: Connection, task: str) -> list[EarlierAttempt]
     return attempts
 
 
-class _Selection:
-    """The addresses to show. That of a task or fleet selects everything that is made for it."""
-
-    def __init__(self, addresses: Collection[str]) -> None:
-        self.all = not addresses
-        self.exact = set(addresses)
-        self._groups = {address for address in addresses if address.partition("/")[0] in GROUPS}
-
-    def __contains__(self, text: object) -> bool:
-        if text in self.exact:
-            return True
-        return bool(self._groups) and isinstance(text, str) and _group(text) in self._groups
-
-
 GROUPS = ("task", "fleet", "volume")
 
 
@@ -253,12 +239,21 @@ def _group(text: str) -> str:
     return f"{group}/{base}" if number.isdecimal() else ""
 
 
-def _about(newest_first: Iterator[Operation], selection: _Selection) -> Iterator[Operation]:
+def _about(addresses: Collection[str], newest_first: Iterator[Operation]) -> Iterator[Operation]:
+    """The entries about these addresses, all if there are none. That of a task or fleet selects everything
+    that is made for it.
+    """
+    selected = set(addresses)
+    groups = {address for address in addresses if address.partition("/")[0] in GROUPS}
     for operation in newest_first:
-        if selection.all or operation.address in selection or operation.was in selection:
+        now, before = (
+            name is not None and (name in selected or (bool(groups) and _group(name) in groups))
+            for name in (operation.address, operation.was)
+        )
+        if not addresses or now or before:
             yield operation
-            if operation.was and operation.address in selection:
-                selection.exact.add(operation.was)  # older entries have that name
+            if operation.was and now:
+                selected.add(operation.was)  # older entries have that name
 
 
 def _operation(row: Row) -> Operation:

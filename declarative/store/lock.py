@@ -28,18 +28,8 @@ LEASE_SECONDS = 30.0
 
 POLL_SECONDS = 0.2
 
-FREE = {
-    "owner": None,
-    "host": None,
-    "place": None,
-    "pid": None,
-    "started": None,
-    "doing": None,
-    "since": None,
-    "expires": None,
-    "ends": None,
-}
-
+FREE = dict.fromkeys(("owner", "host", "place", "pid", "started", "doing", "since", "expires", "ends"))
+"""The columns of a lock that nobody holds. Its fence and its epoch stay: they count on."""
 
 FOLLOWING = "apply --wait"
 """The `doing` of `apply --wait` while it writes: it gives the lock back within moments."""

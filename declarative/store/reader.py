@@ -196,9 +196,18 @@ class Store(Access):
             retry=self._retry,
         )
         writer = self.writer = Writer(database, lease, self.clock, self._retry, lease_seconds)
+
+        def renew() -> None:
+            writer.renew(lease_seconds)
+            if on_asked:
+                with database.reading() as connection:
+                    is_asked = asked(connection, writer.lease)
+                if is_asked:
+                    on_asked()
+
         try:
             every = lease_seconds / 3 if on_asked is None else min(1.0, lease_seconds / 3)
-            with Renewal(lambda: _renew(database, writer, lease_seconds, on_asked), every):
+            with Renewal(renew, every):
                 yield writer
         finally:
             self.writer = None
@@ -231,17 +240,6 @@ def _prune(database: Database) -> None:
     with database.writing() as connection:
         journal.prune(connection, KEPT_OPERATIONS)
         events.prune(connection)
-
-
-def _renew(
-    database: Database, writer: Writer, lease_seconds: float, on_asked: Callable[[], None] | None
-) -> None:
-    writer.renew(lease_seconds)
-    if on_asked:
-        with database.reading() as connection:
-            is_asked = asked(connection, writer.lease)
-        if is_asked:
-            on_asked()
 
 
 def open_database(url: str, opening: OpenOptions) -> Database | None:

@@ -345,8 +345,7 @@ def _replace_open_intents(connection: Connection, intents: tuple[Intent, ...], n
     nowhere = {"host": None, "doing": None, "place": None, "tick": None}
     unknown = {"begun_at": now, **nowhere, **journal.signature(connection)}
     connection.execute("DELETE FROM operations WHERE ended_at IS NULL")
-    for start in range(0, len(intents), records.MOST_BOUND):
-        some = [intent.id for intent in intents[start : start + records.MOST_BOUND]]
+    for some in records.batches([intent.id for intent in intents]):
         connection.execute("DELETE FROM operations WHERE id IN (:its_ids)", its_ids=some)
     connection.insert(
         "operations",

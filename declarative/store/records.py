@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from declarative.model.state import Address, Intent, Record, State, by_address, natural
 from declarative.model.status import RankStatus, Readiness
@@ -14,6 +14,8 @@ from declarative.store.consistency import wrong_values
 from declarative.store.errors import FROM_BACKUP, StateError
 from declarative.store.schema import value_of
 from declarative.store.sql import Connection, Row
+
+T = TypeVar("T")
 
 RESERVATION, NODE, RANK, VOLUME, ATTACHMENT = "reservation", "node", "rank", "volume", "attachment"
 
@@ -33,7 +35,35 @@ def load(connection: Connection, *, checked: bool = False) -> State:
     """Everything that is known, from one snapshot; where the state was opened so, with its types checked,
     unless they were `checked` before.
     """
-    state = _load(connection)
+    try:
+        meta = connection.execute("SELECT lineage, serial FROM meta").one()
+        nodes = connection.select("node_status").all()
+        records, detached_since = _records(connection)
+        state = State(
+            lineage=meta.lineage,
+            serial=meta.serial,
+            records=_sorted(records, by_address),
+            ranks=_sorted(
+                {row.name: value_of(RankStatus, row) for row in connection.select("rank_status")}, natural
+            ),
+            readiness=_sorted(
+                {row.name: value_of(Readiness, row) for row in nodes if row.state is not None}, natural
+            ),
+            idle_since=_sorted(
+                {row.name: row.idle_since for row in nodes if row.idle_since is not None}, natural
+            ),
+            detached_since=_sorted(detached_since, natural),
+            generations=_sorted(
+                {Address.parse(text): number for text, number in connection.select("generations")}, by_address
+            ),
+            intents=tuple(
+                value_of(Intent, row)
+                for row in connection.select("operations", "WHERE ended_at IS NULL ORDER BY id")
+            ),
+        )
+    except UNREADABLE as error:
+        where = _unreadable(connection)
+        raise StateError("damaged", f"the state cannot be read: {where}{error}", FROM_BACKUP) from error
     if connection.database.typed and not checked:
         wrong = list(islice(wrong_values(state), MOST_NAMED))
         if wrong:
@@ -52,34 +82,6 @@ def named(connection: Connection, what: str) -> str | None:
     """The `lineage` or the `project` of the state; None if it has none yet."""
     text: str | None = connection.execute(f"SELECT {what} FROM meta").one()[0]
     return text
-
-
-def _load(connection: Connection) -> State:
-    try:
-        meta = connection.execute("SELECT lineage, serial FROM meta").one()
-        readiness, idle_since = _nodes(connection)
-        records, detached_since = _records(connection)
-        return State(
-            lineage=meta.lineage,
-            serial=meta.serial,
-            records=_sorted(records, by_address),
-            ranks=_sorted(
-                {row.name: value_of(RankStatus, row) for row in connection.select("rank_status")}, natural
-            ),
-            readiness=readiness,
-            idle_since=idle_since,
-            detached_since=_sorted(detached_since, natural),
-            generations=_sorted(
-                {Address.parse(text): number for text, number in connection.select("generations")}, by_address
-            ),
-            intents=tuple(
-                value_of(Intent, row)
-                for row in connection.select("operations", "WHERE ended_at IS NULL ORDER BY id")
-            ),
-        )
-    except UNREADABLE as error:
-        where = _unreadable(connection)
-        raise StateError("damaged", f"the state cannot be read: {where}{error}", FROM_BACKUP) from error
 
 
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, ArithmeticError)
@@ -125,11 +127,15 @@ def _records(
     return records, detached
 
 
+def batches(values: Sequence[T]) -> Iterator[list[T]]:
+    """As many of them at a time as one query may name."""
+    return (list(values[start : start + MOST_BOUND]) for start in range(0, len(values), MOST_BOUND))
+
+
 def statuses(connection: Connection, names: Sequence[str]) -> dict[str, RankStatus]:
     """The last observed statuses of these ranks."""
     ranks: dict[str, RankStatus] = {}
-    for start in range(0, len(names), MOST_BOUND):
-        some = names[start : start + MOST_BOUND]
+    for some in batches(names):
         rows = connection.select("rank_status", "WHERE name IN (:its_names)", its_names=some)
         ranks.update((row.name, value_of(RankStatus, row)) for row in rows)
     return _sorted(ranks, natural)
@@ -137,20 +143,11 @@ def statuses(connection: Connection, names: Sequence[str]) -> dict[str, RankStat
 
 def states(connection: Connection, kind: str, names: Sequence[str]) -> dict[str, str]:
     """The states in which these ranks or nodes were last seen."""
-    table = STATUS[kind]
+    sql = f"SELECT name, state FROM {STATUS[kind]} WHERE name IN (:its_names)"
     last: dict[str, str] = {}
-    for start in range(0, len(names), MOST_BOUND):
-        some = list(names[start : start + MOST_BOUND])
-        sql = f"SELECT name, state FROM {table} WHERE name IN (:its_names)"
+    for some in batches(names):
         last.update((row.name, row.state) for row in connection.execute(sql, its_names=some))
     return last
-
-
-def _nodes(connection: Connection) -> tuple[dict[str, Readiness], dict[str, float]]:
-    rows = connection.select("node_status").all()
-    readiness = {row.name: value_of(Readiness, row) for row in rows if row.state is not None}
-    idle = {row.name: row.idle_since for row in rows if row.idle_since is not None}
-    return _sorted(readiness, natural), _sorted(idle, natural)
 
 
 _READ: Mapping[str, Callable[[Row], object]] = {
@@ -198,9 +195,9 @@ def part(connection: Connection, addresses: Iterable[Address]) -> State:
     front = set(addresses)
     while front:
         asked |= front
-        texts, next_front = sorted(map(str, front)), set[Address]()
-        for start in range(0, len(texts), MOST_BOUND):
-            some, _ = _records(connection, BY_ADDRESSES, its_addresses=texts[start : start + MOST_BOUND])
+        next_front = set[Address]()
+        for texts in batches(sorted(map(str, front))):
+            some, _ = _records(connection, BY_ADDRESSES, its_addresses=texts)
             records.update(some)
             next_front.update(need for record in some.values() for need in record.needs)
         front = next_front - asked

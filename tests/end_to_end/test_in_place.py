@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative.apply.execute import TOLD
+from declarative.apply.execute import HOST_TERMS
 from declarative.model.schema import in_place
 from declarative.model.spec import Fleet, Task, Volume
 from tests.support.changing import resized_at_work, times_at_work
@@ -98,7 +98,7 @@ def test_every_mark_is_seen_at_work():
 
 def test_what_a_host_is_told_is_seen_on_hosts():
     """Of what a running rank's host has to learn, a local look is not enough."""
-    for name in TOLD:
+    for name in HOST_TERMS:
         (found,) = (tests for mark, tests in AT_WORK.items() if mark.partition(".")[2] == name)
         assert any(t.startswith("providers/ssh/") for t in found), name
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from declarative.apply.hosts import notes_on
+from declarative.apply.offers import notes_on
 from declarative.cli import COMMANDS
 from declarative.model.codes import CODES
 from declarative.model.resource import LeftOut
