@@ -399,11 +399,7 @@ class _BackendLook:
             self._note_unreadable(error, nodes, findings)
 
     def _ask_nodes(
-        self,
-        nodes: Sequence[Record],
-        known: Mapping[str, Readiness],
-        client: BackendClient,
-        patience: Policy,
+        self, nodes: Sequence[Record], known: Mapping[str, Readiness], client: BackendClient, patience: Policy
     ) -> BackendFindings:
         """The nodes' reports about themselves and their ranks. A loop leaves silent nodes alone."""
         name, outages = self._name, self._backends.outages
@@ -610,11 +606,7 @@ class _BackendLook:
             strays = findings.strays.setdefault(node.address.name, {})
             strays.update(dict.fromkeys(blocks, f"rank/{rank}{ORPHAN}"))
             thing = Thing(
-                address=Address("rank", rank),
-                token=attempt,
-                inputs={},
-                outputs={"id": attempt},
-                known=False,
+                address=Address("rank", rank), token=attempt, inputs={}, outputs={"id": attempt}, known=False
             )
             findings.orphans.append(
                 Orphan(backend=self._name, thing=thing, node=node.address.name, blocks=tuple(blocks))

@@ -24,7 +24,7 @@ from declarative.model.state import Intent, Record, State, made_as
 from declarative.planner.hosts import reached_by
 from declarative.provider import Config, PermanentError, PermanentKind, Provider
 from declarative.provider.installed import UnknownProviderError, load
-from declarative.retry import PATIENCE, Policy
+from declarative.retry import PATIENCE, Policy, call
 
 if TYPE_CHECKING:
     from declarative.store import Writer
@@ -206,12 +206,7 @@ class Backends:
             return self._clients[name]
 
     def read(
-        self,
-        name: str,
-        ask: Callable[[BackendClient, Policy], T],
-        *,
-        part: str = "",
-        least: float = 0.0,
+        self, name: str, ask: Callable[[BackendClient, Policy], T], *, part: str = "", least: float = 0.0
     ) -> T:
         """The answer of a backend, or of a part of it; `ask` gets the patience to use. A loop leaves a
         backend alone that cannot be read: see `Outages.read`.
@@ -221,6 +216,21 @@ class Backends:
             return ask(provider, PATIENCE)
         brief, once = partial(ask, provider, BRIEF), partial(ask, provider, ONCE)
         return self.outages.read(name, brief, once, part=part, least=least)
+
+    def ask(
+        self,
+        name: str,
+        question: Callable[[BackendClient], T],
+        *,
+        part: str = "",
+        policy: Policy | None = None,
+    ) -> T:
+        """The answer of a backend to one question, asked as often as `read` or `policy` has patience."""
+        return self.read(
+            name,
+            lambda client, patience: call(partial(question, client), policy=policy or patience),
+            part=part,
+        )
 
     def host_rest(self, fleet: str) -> float:
         """Seconds for which a loop leaves a silent host of a fleet alone, at most."""

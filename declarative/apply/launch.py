@@ -135,12 +135,10 @@ def first_commands(inputs: RankInputs) -> tuple[str, ...]:
     """The commands before a task's own: the clone of its `repos`, its `python`, its `nvcc`."""
     out = []
     for repo in inputs.repos:
-        where, url = (
-            shlex.quote(f"./{p}" if not (p := repo.get("path", ".")).startswith("/") else p),
-            repo["url"],
-        )
+        path = repo.get("path", ".")
+        where = shlex.quote(path if path.startswith("/") else f"./{path}")
         branch = f" --branch {shlex.quote(repo['branch'])}" if repo.get("branch") else ""
-        clone = f"git clone --quiet{branch} -- {shlex.quote(url)} {where}"
+        clone = f"git clone --quiet{branch} -- {shlex.quote(repo['url'])} {where}"
         if repo.get("hash"):
             clone += f" && git -C {where} checkout --quiet --detach {shlex.quote(repo['hash'])}"
         out.append(f"[ -e {where}/.git ] || {{ {clone}; }}")

@@ -32,18 +32,11 @@ from declarative.model.resource import (
 from declarative.model.spec import Backend
 from declarative.model.state import Address, State, natural
 from declarative.model.status import NodeState, Readiness, Risk
-from declarative.planner.inventory import HOST_HINT
-from declarative.planner.hosts import (
-    LOOKED_AT,
-    declared_shape,
-    in_short,
-    offer_of_host,
-    partition_node_names,
-)
-from declarative.planner.inventory import PartitionNode
+from declarative.planner.hosts import LOOKED_AT, declared_shape, in_short, offer_of_host, partition_node_names
+from declarative.planner.inventory import HOST_HINT, PartitionNode
 from declarative.provider import PermanentError, ProviderError
 from declarative.provider.optional import Existing, Look, Member
-from declarative.retry import PATIENCE, Policy, call
+from declarative.retry import PATIENCE, call
 
 MOST_MESSAGE = 1_000
 """Characters of a provider's message."""
@@ -71,11 +64,7 @@ def ask_offers(name: str, backends: Backends, answers: Answers, *, offline: bool
         if offline:
             answers[name] = call(client.offers, policy=PATIENCE), None
         else:
-
-            def ask(client: BackendClient, patience: Policy) -> tuple[Offer, ...]:
-                return call(client.offers, policy=patience)
-
-            answers[name] = backends.read(name, ask, part=OFFERS), None
+            answers[name] = backends.ask(name, BackendClient.offers, part=OFFERS), None
             if backends.hard and (can := backends.get(name).can()) is not None:
                 backends.able[name] = can
     except ProviderError as error:
@@ -174,11 +163,7 @@ def _nodes_of(
 ) -> tuple[PartitionNode, ...]:
     """The nodes of a fleet's partition; `hosts` are hosts of it."""
     settings = {key: value for key, value in hosts[0].fields.items() if key != "slurm"}
-
-    def ask(client: BackendClient, patience: Policy) -> tuple[Member, ...]:
-        return call(lambda: client.members(settings), policy=patience)
-
-    members = backends.read(backend, ask)
+    members = backends.ask(backend, lambda client: client.members(settings))
     names = {h.key: h.name for h in hosts if not h.whole}
     names = names or partition_node_names(fleet, backend, [member.key for member in members], state)
     declared = backends.declared.get(backend)
@@ -437,11 +422,7 @@ def instances(
         return [], [LeftOut(host=host, reason="what it is is not known offline") for host in hosts]
     try:
         keys = [host.key for host in hosts]
-
-        def ask(backend: BackendClient, patience: Policy) -> Sequence[Existing]:
-            return call(lambda: backend.existing("node", keys), policy=patience)
-
-        there = backends.read(name, ask, part=ADOPTED)
+        there = backends.ask(name, lambda client: client.existing("node", keys), part=ADOPTED)
     except ProviderError as error:
         reason = f"{error.summary}; {error.hint}" if error.hint else error.summary
         return [], [LeftOut(host=host, reason=reason) for host in hosts]

@@ -18,16 +18,7 @@ from declarative.apply.parallel import side_by_side
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.record import struct
 from declarative.model.resource import LOCAL
-from declarative.model.state import (
-    MADE_AS,
-    Address,
-    Intent,
-    Record,
-    State,
-    attempt_id,
-    made_as,
-    started_rank,
-)
+from declarative.model.state import MADE_AS, Address, Intent, Record, State, attempt_id, made_as, started_rank
 from declarative.model.status import RankStatus
 from declarative.planner.plan import Op, Plan
 from declarative.provider import Provider, ProviderError

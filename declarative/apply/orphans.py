@@ -14,15 +14,7 @@ from declarative.apply.graph_walk import INTERRUPTED, ActionResult, Listener, Ou
 from declarative.apply.launch import GRACE_SECONDS
 from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, VolumeInputs, zone_asked
 from declarative.model.record import struct
-from declarative.model.state import (
-    MADE_AS,
-    Address,
-    Intent,
-    Record,
-    State,
-    started_rank,
-    token,
-)
+from declarative.model.state import MADE_AS, Address, Intent, Record, State, started_rank, token
 from declarative.planner.inventory import Drift
 from declarative.planner.plan import Op
 from declarative.provider import ProviderError, Thing
@@ -91,11 +83,7 @@ def as_record(orphan: Orphan, state: State) -> Record:
         generation = used + 1
         outputs = {**outputs, MADE_AS: {"address": str(address), "token": thing.token, "inputs": {}}}
     return Record(
-        address=address,
-        backend=orphan.backend,
-        inputs=thing.inputs,
-        outputs=outputs,
-        generation=generation,
+        address=address, backend=orphan.backend, inputs=thing.inputs, outputs=outputs, generation=generation
     )
 
 
@@ -141,11 +129,7 @@ def is_protected(orphan: Orphan) -> bool:
 
 
 def delete_orphans(
-    orphans: Sequence[Orphan],
-    state: State,
-    backends: Backends,
-    listener: Listener,
-    stopping: threading.Event,
+    orphans: Sequence[Orphan], state: State, backends: Backends, listener: Listener, stopping: threading.Event
 ) -> tuple[ActionResult, ...]:
     """Delete orphans one by one, each by its id; running ranks are stopped. The result of each.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from declarative.apply.backend_client import BackendClient
 from declarative.apply.backends import Backends
@@ -19,7 +18,7 @@ from declarative.model.state import Address, Record, State
 from declarative.planner.plan import Op, Plan, Queued, adopted_id
 from declarative.provider import NoKeyError, PermanentError, ProviderError
 from declarative.provider.optional import Existing
-from declarative.retry import Policy, call
+from declarative.retry import Policy
 
 MOST_NAMED = 5
 """Things of another state that are named; more are counted."""
@@ -82,12 +81,12 @@ def _expected(queued: Queued, plan: Plan, backends: Backends, state: State) -> Q
         return queued
     inputs = (a.after for a in plan.actions if a.task == queued.task)
     limit = next((seconds(i.max_duration, None) for i in inputs if isinstance(i, RankInputs)), None)
-
-    def ask(client: BackendClient, _: Policy) -> float | None:
-        return call(lambda: client.expected(queued.task, ranks, limit), policy=PATIENCE)
-
+    name = ranks[0][0].backend or LOCAL
     try:
-        return replace(queued, expected=backends.read(ranks[0][0].backend or LOCAL, ask, part=QUEUE))
+        expected = backends.ask(
+            name, lambda client: client.expected(queued.task, ranks, limit), part=QUEUE, policy=PATIENCE
+        )
+        return replace(queued, expected=expected)
     except ProviderError:
         return queued  # its submission reports the error
 
@@ -99,7 +98,7 @@ def _others(name: str, planned: Mapping[Address, Inputs], backends: Backends) ->
     where = f"backend/{name}"
     new = [address for address, inputs in planned.items() if adopted_id(inputs) is None]
     try:
-        others = backends.read(name, lambda client, _: call(partial(client.others, new), policy=PATIENCE))
+        others = backends.ask(name, lambda client: client.others(new), policy=PATIENCE)
     except ProviderError:
         return []  # what cannot be read is reported by what is asked next
 
@@ -127,14 +126,11 @@ def _others(name: str, planned: Mapping[Address, Inputs], backends: Backends) ->
 
 
 def _faults(name: str, planned: Mapping[Address, Inputs], backends: Backends) -> Sequence[ProviderError]:
-    def check(client: BackendClient, _: Policy) -> Sequence[ProviderError]:
-        if not client.checks:
-            return ()
-        inputs = {address: data_of(typed) for address, typed in planned.items()}
-        return call(lambda: client.check(inputs), policy=PATIENCE)
+    def check(client: BackendClient) -> Sequence[ProviderError]:
+        return client.check({a: data_of(typed) for a, typed in planned.items()}) if client.checks else ()
 
     try:
-        return backends.read(name, check)
+        return backends.ask(name, check, policy=PATIENCE)
     except ProviderError as error:
         return (error,)
 

@@ -40,15 +40,7 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
     _give_up_elsewhere(plan.actions, tools)
     touched = {a.task for a in plan.actions if a.task}
     with watched(tools.writer, tools.backends, touched, _ended(tools)):
-        results = walk(
-            plan.actions,
-            lambda action: execute(action, tools),
-            begins_at_once,
-            parallelism=parallelism,
-            stopping=tools.stopping,
-            listener=tools.listener,
-            failover=Failover(plan, tools.writer.state()),
-        )
+        results = _walk(plan.actions, plan, tools, parallelism)
     if tools.stopping.is_set():
         return results
     with tools.noting_faults():
@@ -56,10 +48,23 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
         lacks = lacking(plan, results)
         give_back(lacks, tools)
         results = _leave(plan, results, lacks, tools, parallelism)
-        results = (*results, *_delete(plan, _late(tools), tools, parallelism))
+        results = (*results, *_walk(_late(tools), plan.only(()), tools, parallelism))
         started = {str(r.address) for r in results if r.outcome is Outcome.DONE}
         _tidy([a for a in plan.actions if a.op is Op.CREATE and str(a.address) in started], tools)
     return results
+
+
+def _walk(actions: Sequence[Action], plan: Plan, tools: Tools, parallelism: int) -> tuple[ActionResult, ...]:
+    """Carry out actions; those of nodes take the fallbacks of `plan`."""
+    return walk(
+        actions,
+        lambda action: execute(action, tools),
+        begins_at_once,
+        parallelism=parallelism,
+        stopping=tools.stopping,
+        listener=tools.listener,
+        failover=Failover(plan, tools.writer.state()),
+    )
 
 
 def _ended(tools: Tools) -> Note:
@@ -112,11 +117,7 @@ def give_back(tasks: Collection[str], tools: Tools) -> None:
 
 
 def _leave(
-    plan: Plan,
-    results: tuple[ActionResult, ...],
-    lacks: Mapping[str, Lack],
-    tools: Tools,
-    parallelism: int,
+    plan: Plan, results: tuple[ActionResult, ...], lacks: Mapping[str, Lack], tools: Tools, parallelism: int
 ) -> tuple[ActionResult, ...]:
     """Delete the made nodes of clusters that cannot be completed and had no other offers, as `Failover` does
     if they had. Nodes that the fleet wants for itself, or that another task uses, stay.
@@ -132,7 +133,7 @@ def _leave(
         if a.id in made and a.address.name not in staying
         if isinstance(a.typed, NodeInputs) and a.typed.placement == CLUSTER
     }
-    deletions = _delete(plan, list(undone.values()), tools, parallelism)
+    deletions = _walk(list(undone.values()), plan.only(()), tools, parallelism)
     others = (
         replace(r, outcome=Outcome.SKIPPED, error=UNDONE, note=None, scarce=True) if r.id in undone else r
         for r in results
@@ -152,23 +153,6 @@ def _late(tools: Tools) -> list[Action]:
         for r in nodes
         if not r.node.host and not r.node.prevent_destroy
     ]
-
-
-def _delete(
-    plan: Plan, actions: Sequence[Action], tools: Tools, parallelism: int
-) -> tuple[ActionResult, ...]:
-    """Delete nodes after the plan, unless the plan deletes them."""
-    if not actions:
-        return ()
-    return walk(
-        actions,
-        lambda action: execute(action, tools),
-        begins_at_once,
-        parallelism=parallelism,
-        stopping=tools.stopping,
-        listener=tools.listener,
-        failover=Failover(plan.only(()), tools.writer.state()),
-    )
 
 
 def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools: Tools) -> None:

@@ -23,7 +23,6 @@ from declarative.apply.unreachable import (
     holder_of,
     let_go,
     note_silences,
-    of_host,
 )
 from declarative.model.inputs import AttachmentInputs
 from declarative.model.state import (
@@ -106,7 +105,11 @@ def settle(
             note(rank, ended)
         before = writer.state()
     # A cloud's nodes that are to be ended by a plan may run until then.
-    silent_hosts = {n: s for n, s in inventory.silent.items() if of_host(before, n)}
+    silent_hosts = {
+        name: silence
+        for name, silence in inventory.silent.items()
+        if (node := before.get("node", name)) and node.node.host
+    }
     ranks = observed_state(before, replace(inventory, silent=silent_hosts)).ranks
     changed = {name: status for name, status in ranks.items() if before.ranks.get(name) != status}
     _stop_lost(backends, before, changed, inventory.ranks)

@@ -13,15 +13,7 @@ from declarative.apply.launch import grace_of
 from declarative.apply.parallel import NODES_AT_ONCE, side_by_side
 from declarative.apply.polls import PollRounds
 from declarative.model.spec import StopCriteria
-from declarative.model.state import (
-    Address,
-    Record,
-    State,
-    attempt_id,
-    first_failure,
-    is_stopped,
-    rank_name,
-)
+from declarative.model.state import Address, Record, State, attempt_id, first_failure, is_stopped, rank_name
 from declarative.model.status import RankState, RankStatus
 from declarative.provider import ProviderError
 from declarative.retry import call

@@ -154,12 +154,6 @@ def give_up_hosts(writer: Writer, silent: Mapping[str, Silence]) -> None:
             writer.close_intent(intent, "not-done")
 
 
-def of_host(state: State, node: str) -> bool:
-    """Whether a node is an existing host, and not a machine that a cloud can end."""
-    record = state.get("node", node)
-    return bool(record and record.node.host)
-
-
 def end_given_up(
     writer: Writer, backends: Backends, silent: Mapping[str, Silence], now: Callable[[], float]
 ) -> dict[str, RankStatus]:
@@ -171,7 +165,7 @@ def end_given_up(
     lost: dict[str, RankStatus] = {}
     for name, silence in sorted(silent.items()):
         record = state.get("node", name)
-        if record is None or not silence.given_up or of_host(state, name):
+        if record is None or not silence.given_up or record.node.host:
             continue
         with suppress(ProviderError):
             lost |= end(writer, backends, record, lost_with(name, silence), now)
@@ -226,9 +220,7 @@ def holder_of(attempt: str) -> str:
 
 
 def hold_given_up(
-    state: State,
-    past: Mapping[str, Mapping[str, RankStatus | None]],
-    strays: dict[str, dict[int, str]],
+    state: State, past: Mapping[str, Mapping[str, RankStatus | None]], strays: dict[str, dict[int, str]]
 ) -> None:
     """Note in `strays` that the blocks of a given-up attempt stay held, until its node reports (`past`) that
     it does not run.

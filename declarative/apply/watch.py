@@ -94,7 +94,7 @@ def _nodes(state: State) -> frozenset[tuple[Address, int]]:
 
 
 PERIOD = 0.5
-"""Seconds between two turns; how often nodes are asked, `Rounds` decides."""
+"""Seconds between two turns; how often nodes are asked, `PollRounds` decides."""
 
 SELDOM = 32
 """Looks after which something that could not be settled is tried again at the latest."""
@@ -173,8 +173,8 @@ def follow(
 def _report_silences(
     state: State, known: Mapping[str, bool], now: float, say: Callable[[str], None]
 ) -> Mapping[str, bool]:
-    """Say which nodes do not answer any more, and which answer again. `known` and the result: see
-    `Retries.heard`.
+    """Say which nodes do not answer any more, and which answer again. `known` is what `Retries.silences` has,
+    and the result what it has to have next.
     """
     for name, silence in state.silent.items():
         if name not in known or (silence.kept and not known[name]):

@@ -325,11 +325,7 @@ def take_up(connection: Connection, intent: Intent, values: Mapping[str, Any]) -
 
 
 def begin(
-    connection: Connection,
-    op: str,
-    address: Address,
-    identity: tuple[int, str],
-    values: Mapping[str, Any],
+    connection: Connection, op: str, address: Address, identity: tuple[int, str], values: Mapping[str, Any]
 ) -> Intent:
     """A new intent. `identity` is what `identify` gives; `values` are those columns of its entry that another
     try writes anew.

@@ -21,15 +21,7 @@ from declarative.store.errors import RetryWhileAway, StateError, once
 from declarative.store.events import EventLog
 from declarative.store.journal import Journal
 from declarative.store.lease import Actor, LockInfo
-from declarative.store.lock import (
-    LEASE_SECONDS,
-    Renewal,
-    acquire,
-    asked,
-    current,
-    release,
-    unlock,
-)
+from declarative.store.lock import LEASE_SECONDS, Renewal, acquire, asked, current, release, unlock
 from declarative.store.loop_state import Hooks, LoopRecords
 from declarative.store.sql import Connection, Database, OpenOptions
 from declarative.store.writer import Writer

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from declarative.apply import preflight
 from declarative.apply.preflight import foresee
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.state import Address, Intent, State
@@ -25,7 +24,6 @@ from declarative.provider import (
     TransientKind,
 )
 from declarative.provider.optional import Existing
-from declarative.retry import PATIENCE, Policy
 from tests.support.model import World
 from tests.support.planned import GPU, declared, with_parts
 
@@ -50,9 +48,9 @@ class Cloud:
         self.asked: list[Address] = []
         self.checked: list[Address] = []
 
-    def read(self, name: str, ask: Any, **_: Any) -> Any:
+    def ask(self, name: str, question: Any, **_: Any) -> Any:
         assert name == "sky"
-        return ask(self, PATIENCE)
+        return question(self)
 
     def others(self, addresses: Collection[Address]) -> Collection[Existing]:
         if self._fails:
@@ -70,12 +68,6 @@ class Cloud:
 def there(address: Address, project: str | None = "lab", id: str = "i-1") -> Existing:
     where = {"region": "east", "zone": None, "type": "t", "state": "running"}
     return Existing(id=id, address=address, lineage="before", project=project, **where)  # type: ignore[arg-type]
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backend that does not answer is asked once."""
-    monkeypatch.setattr(preflight, "PATIENCE", Policy(deadline=0.0, longest=0.0))
 
 
 def planned(**words: Any) -> Plan:
