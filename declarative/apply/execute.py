@@ -229,8 +229,7 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
         record = tools.writer.record(address)
         if record is None:
             raise ActionError(f"{address} is not recorded")
-        ask = partial(tools.backends.get(record.backend).readiness, [record])
-        readiness = call(ask, policy=tools.policy)[address.name]
+        readiness = observe(record, tools)
         tools.writer.observe_nodes({address.name: readiness})
         if readiness.state is NodeState.READY:
             return readiness
@@ -251,6 +250,12 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
         if tools.stopping.wait(pause):
             raise InterruptedApplyError
         pause = min(5.0, pause * 2)
+
+
+def observe(node: Record, tools: Tools) -> Readiness:
+    """The readiness of a node, observed now."""
+    client = tools.backends.get(node.backend)
+    return call(lambda: client.readiness([node]), policy=tools.policy)[node.address.name]
 
 
 def _gang_addresses(kind: str, inputs: RankInputs) -> list[Address]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -214,26 +215,45 @@ LAST = 253_402_300_799
 
 def wrong_values(state: State) -> Iterator[str]:
     """Values that we never record or observe, as sentences that name each thing with its key."""
-    tests: tuple[tuple[Iterable[Any], Callable[[Any], object], Callable[[Any], object]], ...] = (
-        (((None, state),), lambda _: "the state", _check_head),
-        (_words(state), lambda item: item[0], _check_word),
-        (state.records.items(), lambda item: item[0], _check),
-        (state.ranks.items(), lambda item: f"rank/{item[0]}", _check_rank),
-        (state.readiness.items(), lambda item: f"node/{item[0]}", _check_node),
-        (state.idle_since.items(), lambda item: f"node/{item[0]}", lambda at: _is_time(at, "idle_since")),
-        (state.detached_since.items(), lambda i: f"volume/{i[0]}", lambda at: _is_time(at, "detached_since")),
-        (state.generations.items(), lambda item: item[0], lambda number: _is(int, number, "generation")),
-        (((i, i) for i in state.intents), lambda item: f"{item[0].op}:{item[0].address}", _check_intent),
-    )
-    for things, name, check in tests:
-        for item in things:
-            try:
-                check(item[1])
-            except BadDataError as bad:
-                yield f"{name(item)}: {bad}"
+    for subject, check in _checks(state):
+        try:
+            check()
+        except BadDataError as bad:
+            yield f"{subject}: {bad}"
     for record in _typed(state, "reservation"):
         if state.get("node", record.reservation.node) is None:
             yield f"{record.address}: `inputs.node` is not recorded"
+
+
+def _checks(state: State) -> Iterator[tuple[object, Callable[[], None]]]:
+    """What is checked of a state, part by part, and what to call the part."""
+    yield "the state", partial(_is, str | None, state.lineage, "lineage")
+    yield "the state", partial(_is, int, state.serial, "serial")
+    addresses = (*state.records, *state.generations, *(i.address for i in state.intents))
+    for address in addresses:
+        yield repr(str(address)), partial(_check_word, address.name)
+    noted = {
+        "rank": state.ranks,
+        "node": {**state.readiness, **state.idle_since},
+        "volume": state.detached_since,
+    }
+    for kind, names in noted.items():
+        for name in names:
+            yield repr(f"{kind}/{name}"), partial(_check_word, name)
+    for address, record in state.records.items():
+        yield address, partial(_check, record)
+    for name, status in state.ranks.items():
+        yield f"rank/{name}", partial(_check_rank, status)
+    for name, readiness in state.readiness.items():
+        yield f"node/{name}", partial(_check_node, readiness)
+    for name, since in state.idle_since.items():
+        yield f"node/{name}", partial(_is_time, since, "idle_since")
+    for name, since in state.detached_since.items():
+        yield f"volume/{name}", partial(_is_time, since, "detached_since")
+    for address, number in state.generations.items():
+        yield address, partial(_is, int, number, "generation")
+    for intent in state.intents:
+        yield f"{intent.op}:{intent.address}", partial(_check_intent, intent)
 
 
 def wrong_value(record: Record) -> str | None:
@@ -258,18 +278,6 @@ def _is_value(table: str, status: Any) -> None:
     plain_reader(kind, names)(plain(status, names))
 
 
-def _words(state: State) -> Iterator[tuple[str, str]]:
-    """(the named thing, its name) for all names in a state."""
-    addresses = (*state.records, *state.generations, *(i.address for i in state.intents))
-    yield from ((repr(str(address)), address.name) for address in addresses)
-    noted = {
-        "rank": state.ranks,
-        "node": {**state.readiness, **state.idle_since},
-        "volume": state.detached_since,
-    }
-    yield from ((repr(f"{kind}/{name}"), name) for kind, names in noted.items() for name in names)
-
-
 def _check_word(name: str) -> None:
     """Hints print names in commands: nothing else may come in by them."""
     if not WORD.fullmatch(name):
@@ -281,11 +289,6 @@ def _is_time(value: Any, key: str) -> None:
     _is(float | None, value, key)
     if value is not None and not 0 <= value <= LAST:
         raise BadDataError("a time").at(key)
-
-
-def _check_head(state: State) -> None:
-    _is(str | None, state.lineage, "lineage")
-    _is(int, state.serial, "serial")
 
 
 def _check_rank(status: RankStatus) -> None:

@@ -230,21 +230,16 @@ def _fault(cause: Exception, where: object) -> StateError:
 def _of_postgres(cause: BaseException, where: object) -> StateError:
     state, message = str(getattr(cause, "sqlstate", None) or ""), primary(cause)
     if state:
-        return _of_sqlstate(state, message)
+        by_state = _STATES.get(state) or _STATES.get(state[:2])
+        if by_state is None or len(state) != 5:
+            return StateError("database", f"the state's database failed: {message} ({state})")
+        return _state_error(by_state, message)
     # The text has all tries (each host, with TLS and without): a fault other than "away" counts first.
     everything = str(cause).lower()
     fault = next((fault for words, fault in _WORDS if words in everything), None)
     if fault is None and type(cause).__name__ != "OperationalError":
         return StateError("database", f"the state's database failed: {message}")
     return _state_error(fault or _AWAY, "; ".join(filter(None, (str(where or ""), message))))
-
-
-def _of_sqlstate(state: str, message: str) -> StateError:
-    """The error for a SQLSTATE of five letters, or for its class of two."""
-    fault = _STATES.get(state) or _STATES.get(state[:2])
-    if fault is None or len(state) != 5:
-        return StateError("database", f"the state's database failed: {message} ({state})")
-    return _state_error(fault, message)
 
 
 def _state_error(fault: Fault, detail: str) -> StateError:

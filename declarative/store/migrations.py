@@ -116,10 +116,6 @@ def _add(connection: Connection, number: int) -> None:
         FILLED[number](connection)
 
 
-def _begin_leader(connection: Connection) -> None:
-    connection.insert("leader", {"id": 1, "fence": 0})
-
-
 def _count_nodes(connection: Connection) -> None:
     """Existing nodes count since their launch, if the journal goes back that far."""
     launched = dict(
@@ -140,7 +136,10 @@ def _count_nodes(connection: Connection) -> None:
     connection.insert("paid_nodes", *rows)
 
 
-FILLED: Mapping[int, Migration] = {8: _begin_leader, 10: _count_nodes}
+FILLED: Mapping[int, Migration] = {
+    8: lambda connection: connection.insert("leader", {"id": 1, "fence": 0}),
+    10: _count_nodes,
+}
 """Format → what fills the tables that it added."""
 
 MIGRATIONS: Sequence[Migration] = tuple(

@@ -75,7 +75,10 @@ class RenameMap:
         if isinstance(inputs, VolumeInputs):
             return inputs
         if isinstance(inputs, NodeInputs):
-            return replace(inputs, fleet=self._fleet(name, inputs.fleet))
+            fleet = self.fleet.get(inputs.fleet, inputs.fleet)
+            if name in self.node:  # a node's name tells its fleet
+                fleet = self.node[name].rpartition("-")[0]
+            return replace(inputs, fleet=fleet)
         inputs = replace(inputs, task=self.task.get(inputs.task, inputs.task))
         if isinstance(inputs, RankInputs):
             return replace(
@@ -92,10 +95,6 @@ class RenameMap:
             volume = self.volume.get(inputs.volume, inputs.volume)
             return replace(inputs, rank=self.rank(inputs.rank), volume=volume)
         return inputs
-
-    def _fleet(self, node: str, fleet: str) -> str:
-        """A node's name tells its fleet."""
-        return self.node[node].rpartition("-")[0] if node in self.node else self.fleet.get(fleet, fleet)
 
 
 # ------------------------------------------------------------------------------------------ what is meant
@@ -136,11 +135,6 @@ def users(state: State, addresses: Iterable[Address]) -> set[Address]:
         newer = {a for a, record in state.records.items() if record.needs & newer} - reached
         reached |= newer
     return reached - needed
-
-
-def _is_of(name: str, family: str) -> bool:
-    base, _, number = name.rpartition("-")
-    return base == family and number.isdecimal()
 
 
 def plan(
@@ -219,7 +213,8 @@ def as_declared(state: State, moves: Moves, places: Mapping[str, Span]) -> Decla
     every: dict[str, dict[str, str]] = {part.name: {} for part in fields(RenameMap)}
     for number, move in enumerate(moves):
         source, target = Address.parse(move.source), Address.parse(str(ends[move.source]))
-        if source not in state.records and _is_of(target.name, source.name):
+        base, _, suffix = target.name.rpartition("-")
+        if source not in state.records and base == source.name and suffix.isdecimal():
             continue  # `data` became `data-0`: that is not of what is to be renamed
         if not (sources := index.members(source)):
             continue
@@ -308,6 +303,10 @@ def renamed(
     _check_free(state, moves)
     _check_settled(state, names, moves)
     records = [_renamed(state.lineage, record, names) for record in state.records.values()]
+    used = dict(state.generations)  # under the old names as well as under the new ones
+    for address, number in state.generations.items():
+        new_address = names.address(address)
+        used[new_address] = max(number, used.get(new_address, 0))
     made = replace(
         state,
         serial=state.serial + 1,
@@ -316,19 +315,10 @@ def renamed(
         readiness={names.node.get(name, name): node for name, node in state.readiness.items()},
         idle_since={names.node.get(name, name): since for name, since in state.idle_since.items()},
         detached_since={names.volume.get(name, name): at for name, at in state.detached_since.items()},
-        generations=_used(state, names),
+        generations=used,
     )
     blocks = {(names.node.get(node, node), block): names.rank(who) for (node, block), who in held.items()}
     return made, blocks, moves
-
-
-def _used(state: State, names: RenameMap) -> dict[Address, int]:
-    """The generations that are used up, under the old names and the new ones."""
-    used = dict(state.generations)
-    for address, number in state.generations.items():
-        new_address = names.address(address)
-        used[new_address] = max(number, used.get(new_address, 0))
-    return used
 
 
 def _check_free(state: State, moves: Mapping[Address, Address]) -> None:

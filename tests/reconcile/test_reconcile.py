@@ -87,7 +87,7 @@ def test_a_gang_that_fails_while_a_node_starts_is_stopped_at_once(project: Proje
     )
     pair = (fleet(nodes=2), task("pair", wait, nodes=2, fleets=["gpu"]))
     project.declare(project_document(), *pair)
-    real = execute._readiness
+    real = execute.observe
 
     def readiness(record, tools):
         found = real(record, tools)
@@ -107,7 +107,7 @@ def test_a_gang_that_fails_while_a_node_starts_is_stopped_at_once(project: Proje
     here = Here(project.path, Clock())
     try:
         assert all(result.outcome == "done" for result in here.step().results)
-        monkeypatch.setattr(execute, "_readiness", readiness)
+        monkeypatch.setattr(execute, "observe", readiness)
         project.declare(
             project_document(), *pair, fleet("more", nodes=1), task("late", "true", fleets=["more"])
         )

@@ -682,7 +682,7 @@ def test_a_known_state_is_not_read_anew_to_name_or_to_seal_it(store, writer, mon
     assert writer.ensure_lineage() == known.lineage
     assert writer.state() is known
     with monkeypatch.context() as patch:
-        patch.setattr(records, "_load", None)
+        patch.setattr(records, "load", None)
         writer.seal()
     assert store.check() == []
 

@@ -97,12 +97,6 @@ class Mirror(Sqlite):
             if isinstance(error, StateError) and error.code == "stale-lease":
                 self.forget()  # it does not know who takes the lock from now on
             raise
-        self._send(here)
-        with self.mutex:
-            here.raw.execute("COMMIT")
-            self._last_id = here.last_id or 0
-
-    def _send(self, here: Connection) -> None:
         try:
             sent = self._server.send(here.writes or (), self._lease, self._last_id)
         except BaseException:
@@ -113,6 +107,9 @@ class Mirror(Sqlite):
             with self._server.writing() as there:
                 lock.check(there, self._lease)
             raise busy()  # somebody without the lock has written into the journal
+        with self.mutex:
+            here.raw.execute("COMMIT")
+            self._last_id = here.last_id or 0
 
     def forget(self) -> None:
         """Give the copy up: the next step makes a new one."""

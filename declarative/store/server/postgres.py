@@ -113,12 +113,9 @@ def target_of(url: str) -> Target:
     if database:
         parameters["dbname"] = database
     name = f"`{database or options['service']}`"
-    return Target(name=name + _on_hosts(parameters), parameters=parameters)
-
-
-def _on_hosts(parameters: Mapping[str, str]) -> str:
-    where = ", ".join(f"{host}:{port}".removesuffix(":") for host, port in _pairs(parameters))
-    return f" on {where}" if where else ""
+    if where := ", ".join(f"{host}:{port}".removesuffix(":") for host, port in _pairs(parameters)):
+        name = f"{name} on {where}"
+    return Target(name=name, parameters=parameters)
 
 
 def _options(query: str) -> dict[str, str]:
@@ -250,23 +247,21 @@ class Postgres(MirroredServer):
         return Mirror(self, lease)
 
     def send(self, writes: Sequence[Write], lease: LockInfo, last_id: int) -> bool:
+        guard = {"fence": lease.fence, "owner": lease.owner, "last_id": last_id}
         with as_state_error(self.name):
-            return self._send(writes, {"fence": lease.fence, "owner": lease.owner, "last_id": last_id})
-
-    def _send(self, writes: Sequence[Write], guard: Mapping[str, object]) -> bool:
-        try:
-            with self._connected(lambda _: None) as raw:
-                text = self._psycopg.ClientCursor(raw).mogrify
-                writes = merged(writes)
-                statements = [text(_text(w.sql), values) for w in writes for values in w.values]
-                cursor = self.commit(raw, [*_WRITE, _LOCK, text(_GUARD, guard), *statements])
-                counts = [cursor.rowcount]
-                while cursor.nextset():
-                    counts.append(cursor.rowcount)
-        except self._psycopg.errors.DivisionByZero:
-            return False
-        except self._psycopg.IntegrityError as error:
-            raise refused(error) from None
+            try:
+                with self._connected(lambda _: None) as raw:
+                    text = self._psycopg.ClientCursor(raw).mogrify
+                    writes = merged(writes)
+                    statements = [text(_text(w.sql), values) for w in writes for values in w.values]
+                    cursor = self.commit(raw, [*_WRITE, _LOCK, text(_GUARD, guard), *statements])
+                    counts = [cursor.rowcount]
+                    while cursor.nextset():
+                        counts.append(cursor.rowcount)
+            except self._psycopg.errors.DivisionByZero:
+                return False
+            except self._psycopg.IntegrityError as error:
+                raise refused(error) from None
         written = iter(counts[len(counts) - 1 - len(statements) : -1])
         if any(sum(islice(written, len(write.values))) != write.rowcount for write in writes):
             raise StateError(
