@@ -273,7 +273,9 @@ class Backends:
             hint = f"declare `type: backend` with `name: {name}` again until nothing of it is left"
             raise PermanentError(PermanentKind.NOT_FOUND, f"backend {name} is not declared", hint=hint)
         if self._policy is not None:
-            ways = () if backend.provider == LOCAL else self._ways.values()  # ssh's, of which it reads none
+            ways = (
+                () if backend.provider == LOCAL else self._ways.values()
+            )  # they are ssh's: `local` reads none
             check_policy(config, self._policy, (*hosts.values(), *ways), offline=offline)
         try:
             provider = load(backend.provider, config)

@@ -331,7 +331,7 @@ def _stop(action: Action, tools: Tools) -> None:
 
 
 def _change(action: Action, tools: Tools) -> None:
-    """Fields of a rank that change in place. Its host is told those by which it ends the rank itself."""
+    """Change fields of a rank in place. Its host gets those by which it ends the rank itself."""
     wanted_inputs = action.typed
     assert isinstance(wanted_inputs, RankInputs)
     state = tools.writer.part((action.address, *_gang_addresses("reservation", wanted_inputs)))
@@ -355,7 +355,7 @@ HOST_TERMS = frozenset({"max_duration", "stop_duration", "retry", "unreachable_d
 
 
 def _alone(node: Record, seconds: int | None) -> dict[str, int]:
-    """The output `ALONE` of a rank on that node, once its host was told."""
+    """The output `ALONE` of a rank on that node, once its host has the limit."""
     return {ALONE: seconds or 0} if node.node.host else {}
 
 

@@ -286,7 +286,7 @@ class Failover:
 
     def _refused(self, group: _Group, name: str, error: PermanentError) -> FailoverVerdict:
         """The offer of a member cannot be had: the group goes where the next one is, if there is one. A
-        cluster that nobody wants without all its members is given up if there is none.
+        cluster that is of no use without all its members is given up if there is none.
         """
         refused = _offer_name(group.offer(name))
         group.tried.append((refused, error.summary[:ERROR_LENGTH]))

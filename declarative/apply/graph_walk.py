@@ -9,13 +9,12 @@ import bisect
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from contextvars import copy_context
 from enum import StrEnum
 from functools import partial
 from queue import Empty, SimpleQueue
-from types import TracebackType
-from typing import Annotated, Protocol, Self
+from typing import Annotated, Protocol
 
 from declarative.apply.failover import Failover, FailoverVerdict, Move, is_scarce
 from declarative.model.inputs import ReservationInputs
@@ -57,7 +56,7 @@ class ActionResult:
     note: str | None = None
     """A remark about it, although it is done."""
     scarce: Annotated[bool, TEXT_ONLY] = False
-    """It is not done for want of capacity or of quota, its own or its cluster's."""
+    """It is not done because capacity or quota is lacking, for it or for its cluster."""
     code: str | None = None
     """The code of the failure, as in docs/errors.md."""
 
@@ -165,7 +164,7 @@ def walk(
             may = parallelism > 1 and run.ready and not stopping.is_set()
             return run.next() if may and follows(run.actions[run.ready[0]]) else None
 
-    with _Workers(perform, follow, parallelism) as workers:
+    with closing(_Workers(perform, follow, parallelism)) as workers:
         while run.ready or run.running:
             with run.turn, listener.together():
                 while (ended := workers.next_ended()) is not None:
@@ -194,12 +193,7 @@ class _Workers:
         self._first: Ended | None = None
         """The one that `wait` has found."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Let the started actions end, and start no more."""
         self._over = True
         for _ in self._threads:

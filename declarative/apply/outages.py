@@ -62,7 +62,7 @@ class _Down:
     asked: float
     """When it was last known to be down, seconds since the epoch."""
     failures: int
-    """How many times in a row it was asked in vain."""
+    """How many times in a row it did not answer."""
     readiness: Readiness | None
     """The last readiness of a host; None if unknown."""
     ask: Callable[[], object]

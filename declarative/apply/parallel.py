@@ -37,7 +37,7 @@ TIMES_SLOWER = 3
 """A host is left out only if it takes three times as long as half of the others."""
 
 LATE = 5.0
-"""Seconds without an answer of a backend, after which a person is told whose it is."""
+"""Seconds without an answer of a backend, after which a person hears which backend it is."""
 on_late: ContextVar[Callable[[Sequence[str]], None] | None] = ContextVar("on_late", default=None)
 """Is given the backends that are late, once for each time that several are asked; None to tell nobody."""
 

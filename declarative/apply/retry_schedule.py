@@ -200,10 +200,11 @@ class Retries:
         return self._delays[min(count, len(self._delays) - 1)]
 
     def _freed(self, state: State) -> bool:
-        """Whether there is more room than at the last look: who used blocks gave them back, or a node
-        that did not answer was given up, so that its fleet may have another one.
+        """Whether there is more room than at the last look: used blocks were given back, or a node that
+        did not answer was given up, so that its fleet may have another one.
 
-        Who was only promised blocks may give them back for want of others, and would wake all who wait.
+        A task that only reserved blocks may give them back because it lacks others: that would wake all that
+        wait.
         """
         used = (r.reservation for r in state.of("reservation") if state.get("rank", r.address.name))
         used_blocks = frozenset((place.node, block) for place in used for block in place.blocks)

@@ -36,7 +36,7 @@ class Tools:
     reached: KnownPaths = field(default_factory=dict)
     """The paths between nodes that were tried."""
     late: set[Address] = field(default_factory=set)
-    """Nodes that were waited for in vain, or have failed: `run` deletes them."""
+    """Nodes that did not come up in time, or have failed: `run` deletes them."""
     faults: list[StateError] = field(default_factory=list)
     """What kept the command from ending its work after the plan's actions."""
 

@@ -86,7 +86,7 @@ def _silences(state: State, readiness: Mapping[str, Readiness], backends: Backen
 def _why_kept(
     host: Record, state: State, readiness: Mapping[str, Readiness], backends: Backends
 ) -> str | None:
-    """Why a host is not given up: another host of its fleet reaches it, or that cannot be told.
+    """Why a host is not given up: another host of its fleet reaches it.
 
     A neighbour that reaches it keeps its ranks alive (see `runner.sh`), so they would run twice.
     """

@@ -62,7 +62,7 @@ class ProviderError(Exception):
 
 
 class TransientError(ProviderError):
-    """Try again, not before `after` seconds if the backend said so.
+    """Try again, not before `after` seconds if the backend asks for that.
 
     `away` is for one machine that cannot be reached at all: it may be off for days, so it is tried for a
     shorter time than a cloud.
@@ -97,7 +97,7 @@ class PermanentError(ProviderError):
 class NoKeyError(PermanentError):
     """The caller lacks the private key that logs in to nodes, and others may have it: nothing is wrong there.
 
-    Who only plans goes by what is recorded. Who wants to act cannot.
+    A command that only plans goes by what is recorded. One that acts cannot.
     """
 
     def __init__(self, summary: str, *, hint: str) -> None:

@@ -220,8 +220,8 @@ class Reaches(Protocol):
     """A provider that can tell whether its nodes reach each other."""
 
     def reaches(self, node: Record, address: str) -> str | None:
-        """Why `address` (a name or an IP) cannot be reached from the node; None if it can, or if that cannot
-        be told. It may take some seconds. A firewall that lets some ports through is no reason.
+        """Why `address` (a name or an IP) cannot be reached from the node; None if it can, or if that is not
+        known. It may take some seconds. A firewall that lets some ports through is no reason.
         """
 
 
@@ -238,7 +238,7 @@ class Terms:
 
 @runtime_checkable
 class Adjusts(Protocol):
-    """A provider that ends attempts by itself (at a limit, unused, cut off), and can be told new terms."""
+    """A provider that ends attempts by itself (at a limit, unused, cut off), and can get new terms."""
 
     def adjust(self, node: Record, attempt: str, terms: Terms) -> None:
         """What the attempt is ended by from now on, if it still runs; `change_limit` comes after it."""

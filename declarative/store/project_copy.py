@@ -2,7 +2,7 @@
 
 A copied folder has the copied state's lineage: it would stop and delete what the original runs. So a file
 beside the state says which folder this is. A moved folder keeps its inode, and a restored one its path; a
-copy has neither. If that cannot be told, no question is asked.
+copy has neither. If that cannot be found out, no question is asked.
 """
 
 from __future__ import annotations

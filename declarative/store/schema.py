@@ -50,7 +50,7 @@ TABLES: Mapping[str, Sequence[str]] = {
         "lineage TEXT",
         "serial INTEGER NOT NULL CONSTRAINT ck_meta_serial CHECK (serial >= 0)",
         "seal TEXT",  # see `seal`; NULL: something was written since
-        "project TEXT",  # the `name` of the project whose state this is; NULL: nobody said
+        "project TEXT",  # the `name` of the project whose state this is; NULL: unknown
         "CONSTRAINT pk_meta PRIMARY KEY (id)",
     ),
     "resources": (
@@ -162,7 +162,7 @@ TABLES: Mapping[str, Sequence[str]] = {
         "detail JSON NOT NULL",
         "CONSTRAINT pk_events PRIMARY KEY (id)",
     ),
-    # How far each webhook was told of it, see `hooks`.
+    # The last event that each webhook got, see `loop_state`.
     "hooks": (
         "name TEXT NOT NULL",
         "cursor BIGINT NOT NULL",

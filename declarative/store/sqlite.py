@@ -176,7 +176,7 @@ _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a file; `OSError` if that cannot be told: a link to itself is not an empty state."""
+    """Whether there is a file; `OSError` if that cannot be seen: a link to itself is not an empty state."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -235,8 +235,8 @@ def _make(path: Path, clock: Callable[[], float]) -> None:
         os.close(handle)
         made = Sqlite(aside, mode="rw", clock=clock)
         try:
-            # Before WAL: what is committed is in the file itself then, and a full disk is told. With a -wal,
-            # closing brings it over, and says nothing if there is no room.
+            # Before WAL: a commit is in the file itself then, and fails if the disk is full. With a -wal,
+            # closing moves it into the file, and reports no error if there is no room.
             with made.writing() as connection:
                 create(connection)
             made.use_wal()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 from unittest.mock import Mock
 
 import pytest
@@ -168,11 +168,11 @@ def test_nothing_follows_once_the_walk_has_failed(monkeypatch) -> None:
     begun: list[str] = []
     left: list[_Workers] = []
     monkeypatch.setattr(Heard, "end", Mock(side_effect=BrokenPipeError))
-    real = _Workers.__exit__
+    real = _Workers.close
 
-    def leaves(workers: _Workers, *error: Any) -> None:
+    def leaves(workers: _Workers) -> None:
         left.append(workers)
-        real(workers, *error)
+        real(workers)
 
     def perform(name: str) -> Later | None:
         begun.append(name)
@@ -181,7 +181,7 @@ def test_nothing_follows_once_the_walk_has_failed(monkeypatch) -> None:
         until(lambda: left and not left[0]._started.empty())  # it is leaving
         return Later()
 
-    monkeypatch.setattr(_Workers, "__exit__", leaves)
+    monkeypatch.setattr(_Workers, "close", leaves)
     with pytest.raises(BrokenPipeError):
         walked([volume("a"), volume("b"), volume("c"), volume("d")], perform)
     assert sorted(begun) == ["a", "b"]
