@@ -596,9 +596,7 @@ class _BackendLook:
         reported: Mapping[str, Mapping[str, RankStatus]] | None = None,
         patience: Policy = PATIENCE,
     ) -> None:
-        """Ask for the ranks on nodes. A running rank without a record is an orphan, and holds its blocks. A
-        silent node gets no work.
-        """
+        """Ask for the ranks on nodes. A running rank without a record is an orphan, and holds its blocks."""
         holding = {r.reservation.node for r in self._state.of("reservation")}
 
         def stray(node: Record, attempt: str) -> None:

@@ -88,9 +88,7 @@ def _retried(
 
 
 def _make(action: Action, tools: Tools) -> PendingCommit:
-    """A node, a volume or an attachment. A node that is there goes elsewhere with its cluster: it leaves
-    where it is before.
-    """
+    """Make a node, a volume or an attachment. A node that goes elsewhere first leaves where it is."""
     have = tools.writer.record(action.address) if action.address.kind == "node" else None
     if have is not None:
         leave = replace(action, op=Op.DELETE, before=have.typed, after=None, backend=have.backend)

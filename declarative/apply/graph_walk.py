@@ -319,9 +319,7 @@ class _Walk:
                 bisect.insort(self.ready, key, key=self.order.__getitem__)
 
     def _is_pointless(self, key: str) -> bool:
-        """Whether a place is of no use, since all that was to be there cannot be done. It may take minutes
-        until a node is ready.
-        """
+        """Whether a place is useless, as nothing can be put there. Its node may take minutes to be ready."""
         action, then = self.actions[key], self.follow[key]
         if action.op is not Op.CREATE or action.address.kind not in PLACES or not then:
             return False

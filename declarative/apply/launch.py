@@ -215,9 +215,7 @@ def hostfile(slots: Mapping[str, int]) -> str:
 
 
 def hostfiles(slots: Mapping[str, int]) -> dict[str, str]:
-    """The host file of each launcher, in its own form. Intel documents no counts in the file that its
-    variable names.
-    """
+    """The host file of each launcher, in its own form. Intel's documents no counts."""
     return {
         "openmpi": "".join(f"{name} slots={n}\n" if n else f"{name}\n" for name, n in slots.items()),
         "hydra": "".join(f"{name}:{n}\n" if n else f"{name}\n" for name, n in slots.items()),

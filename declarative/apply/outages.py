@@ -24,9 +24,7 @@ T = TypeVar("T")
 DELAYS = (15.0, 30.0, 60.0, 120.0, 300.0)
 """Seconds until a backend is asked again, after it failed once, twice, …; the last for all that follow."""
 AT_FIRST = 15.0
-"""Seconds to wait for one whose usual time is not known yet. If it takes longer, its answer is read when it
-has come.
-"""
+"""Seconds to wait for one whose usual time is not known yet. A later answer is read when it comes."""
 PATIENT = 90.0
 """The same if there is only one round."""
 AT_LEAST = 8.0
@@ -163,9 +161,7 @@ class Outages:
         readiness_of: Callable[[T], Readiness],
         longest: float,
     ) -> T | Readiness:
-        """The answer of one host of a backend, which holds its readiness. A silent host is left alone, and
-        keeps its last readiness.
-        """
+        """The answer of one host of a backend. A silent host is left alone, and keeps its last readiness."""
         if not self.remembers:
             return ask()
 

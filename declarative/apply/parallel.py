@@ -30,9 +30,7 @@ BACKENDS_AT_ONCE = 8
 HURRIED = 2.0
 """Seconds for hosts that are slower than the others: the user is looking at the screen."""
 PATIENT = 20.0
-"""The same if the answers are planned with or recorded. It is longer than connecting may take, so that most
-hosts have reported their error by then.
-"""
+"""The same if the answers are planned with or recorded: most hosts have reported their error by then."""
 TIMES_SLOWER = 3
 """A host is left out only if it takes three times as long as half of the others."""
 

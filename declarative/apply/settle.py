@@ -304,9 +304,7 @@ def free(
     *,
     observed: bool = False,
 ) -> None:
-    """Detach the volumes of a reservation's rank, and give its blocks back once all are off. `observed`: it
-    counts as seen, and not as a change.
-    """
+    """Detach a rank's volumes, and give its blocks back once all are off. `observed`: `Writer.release`."""
     name = reservation.address.name
     detached = [detach(writer, backends, r) for r in state.of("attachment") if r.attachment.rank == name]
     if all(detached):
@@ -358,9 +356,7 @@ def refresh(
     *,
     accept: bool = False,
 ) -> State:
-    """Look at the backends, and settle what was found; `VanishedError` if the user has to confirm that.
-    `accept` confirms it.
-    """
+    """Look, and settle what was found; `VanishedError` if the user has to `accept` it first."""
     state = writer.state()
     observation = look(state, backends, offers=False)
     if not accept:

@@ -29,9 +29,7 @@ START_LIMIT = 600.0
 FIRST_LOOK, NEXT_LOOK = 5.0, 2.0
 """Seconds after which an apply looks at the gangs that it does not touch, and between two looks."""
 LOOKS_COST = 20
-"""An apply waits at least 20 times as long as a look took before the next look: the apply itself has to go
-on.
-"""
+"""Before the next look, an apply waits at least 20 times as long as the last one took."""
 
 
 def user_stops(state: State) -> dict[str, RankStatus]:
@@ -67,9 +65,7 @@ def _why_to_stop(members: Sequence[Record], state: State) -> str | None:
 
 
 def stops(state: State, now: float) -> dict[str, RankStatus]:
-    """The ranks that have to stop, and how they end: of gangs that cannot go on, and those that the user has
-    stopped.
-    """
+    """The ranks of gangs that cannot go on, and those that the user stopped; how they end."""
     return {**half_started(state, now), **gang_stops(state), **user_stops(state)}
 
 

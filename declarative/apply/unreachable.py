@@ -138,9 +138,7 @@ def note_silences(writer: Writer, readiness: Mapping[str, Readiness], silent: Ma
 
 
 def give_up_hosts(writer: Writer, silent: Mapping[str, Silence]) -> None:
-    """Write down the ranks on hosts that are given up, before they count as lost. They are stopped when the
-    hosts answer again.
-    """
+    """Write down the ranks on given-up hosts, before they count as lost. `settle` stops them later."""
     state = writer.state()
     for name in sorted(n for n, s in silent.items() if s.given_up):
         record = state.get("node", name)
@@ -177,9 +175,7 @@ def end_given_up(
 def end(
     writer: Writer, backends: Backends, node: Record, cause: str, now: Callable[[], float]
 ) -> dict[str, RankStatus]:
-    """Let the cloud end a node, and release all that needs it: nothing runs there any more. Returns the ranks
-    that are lost with it.
-    """
+    """Let the cloud end a node, and release all that needs it. Returns the ranks that are lost with it."""
     writer.note({node.address: {GIVEN_UP: []}})  # if it is gone at the next look, that is why
     call(lambda: backends.get(node.backend).delete(node))
     state = writer.state()
@@ -222,9 +218,7 @@ def holder_of(attempt: str) -> str:
 def hold_given_up(
     state: State, past: Mapping[str, Mapping[str, RankStatus | None]], strays: dict[str, dict[int, str]]
 ) -> None:
-    """Note in `strays` that the blocks of a given-up attempt stay held, until its node reports (`past`) that
-    it does not run.
-    """
+    """Note in `strays` the blocks of given-up attempts, until their node reports (`past`) that they ended."""
     for node in state.of("node"):
         statuses = past.get(node.address.name, {})
         for attempt in given_up(node):

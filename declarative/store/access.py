@@ -31,9 +31,7 @@ class Access:
         self._retry = retry
 
     def query(self, query: Callable[[Connection], T], otherwise: T, *, since: int = 0) -> T:
-        """The result of a query in one snapshot; `otherwise` without a database, and in a format before
-        `since`.
-        """
+        """The result of a query in one snapshot; `otherwise` without a database, or in an older format."""
         database = self._database
         if database is None or database.format < since:
             return otherwise

@@ -156,9 +156,7 @@ class Journal:
         return self._access.query(read, [])
 
     def earlier_attempts(self, task: str) -> list[EarlierAttempt]:
-        """The attempts of a task's ranks that were deleted, oldest first: an entry for each, as long as the
-        journal has it.
-        """
+        """The attempts of a task's ranks that were deleted, oldest first, as far as the journal has them."""
         return self._access.query(lambda connection: _earlier_attempts(connection, task), [])
 
     def create_with(self, its_token: str) -> Intent | None:
@@ -240,9 +238,7 @@ def _group(text: str) -> str:
 
 
 def _about(addresses: Collection[str], newest_first: Iterator[Operation]) -> Iterator[Operation]:
-    """The entries about these addresses, all if there are none. That of a task or fleet selects everything
-    that is made for it.
-    """
+    """The entries about these addresses, or all. A task or fleet stands for all that is made for it."""
     selected = set(addresses)
     groups = {address for address in addresses if address.partition("/")[0] in GROUPS}
     for operation in newest_first:
@@ -327,9 +323,7 @@ def take_up(connection: Connection, intent: Intent, values: Mapping[str, Any]) -
 def begin(
     connection: Connection, op: str, address: Address, identity: tuple[int, str], values: Mapping[str, Any]
 ) -> Intent:
-    """A new intent. `identity` is what `identify` gives; `values` are those columns of its entry that another
-    try writes anew.
-    """
+    """A new intent. `identity`: see `identify`. `values` are the columns that another try writes anew."""
     generation, its_token = identity
     key = next_id(connection)
     row = {"id": key, "op": op, "address": str(address), "generation": generation, "token": its_token}

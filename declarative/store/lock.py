@@ -195,9 +195,7 @@ def acquire(
 
 
 def renew(database: Database, lease: LockInfo, seconds: float, table: str = WRITER) -> float:
-    """Move the end of the lease, and say when it ends (`boottime`); `StateError` stale-lease if it is another
-    one's by now.
-    """
+    """Move the end of the lease; its new end (`boottime`). `StateError` stale-lease if the lock was lost."""
     with database.writing() as connection:
         check(connection, lease, table)
         ends = boottime() + seconds

@@ -216,9 +216,7 @@ class Hooks:
         return self._access.change(work)
 
     def advance(self, name: str, cursor: int, *, more: float | None = None) -> None:
-        """Note that events up to `cursor` were taken. The hook is free then, unless `more` says for how
-        many seconds it stays claimed.
-        """
+        """Note that events up to `cursor` were taken. `more` keeps the hook claimed for so many seconds."""
 
         def work(connection: Connection) -> None:
             until = None if more is None else connection.database.now(connection) + more

@@ -52,9 +52,7 @@ class Home:
 
 
 def check(folder: Path, *, note: bool) -> None:
-    """`StateError` copied-state if the state's folder is a copy of its original folder. Else `note` writes
-    down which folder it is.
-    """
+    """`StateError` copied-state if the state's folder is a copy. Else `note` writes down the folder."""
     kept, now = _read(folder), Home.of(folder)
     if kept is None or kept.is_home(now):
         if note and kept != now:

@@ -134,9 +134,7 @@ def release(connection: Connection, reservation: Address, now: float) -> bool:
 
 
 def put_record(connection: Connection, record: Record, more: Mapping[str, Any] | None = None) -> bool:
-    """Write a record and its needs, over an older one of the same address; whether there was none, and then
-    with `more` columns.
-    """
+    """Write a record and its needs, over an older one; whether it is new, and then with `more` columns."""
     records.require(connection, record.address, record.needs)
     address = str(record.address)
     row = resource_row(record)

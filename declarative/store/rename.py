@@ -140,9 +140,7 @@ def users(state: State, addresses: Iterable[Address]) -> set[Address]:
 def plan(
     state: State, source: Address, target: Address, addresses: tuple[Address, ...] | None = None
 ) -> RenameMap:
-    """Which names become which; `StateError` where they cannot. `addresses` are the `members` of the source,
-    if they are known.
-    """
+    """Which names become which; `StateError` where they cannot. `addresses`: the source's `members`."""
     _check_kinds(source, target)
     kind = source.kind
     addresses = members(state, source) if addresses is None else addresses

@@ -260,9 +260,7 @@ class Connection:
         return bool(self._run(self.raw.execute, sql, stored_row(row)).rowcount)
 
     def update(self, table: str, values: Mapping[str, Any], where: str = "", **its: Any) -> int:
-        """Change columns of the rows that match `where`, and return their number. Parameters of `where` must
-        not be names of columns.
-        """
+        """Change columns of the rows that match `where`; their number. No parameter is named as a column."""
         sql = update_sql(table, tuple(values), where)
         count: int = self._run(self.raw.execute, sql, {**stored_row(values), **its}).rowcount
         return count

@@ -504,9 +504,7 @@ class Writer:
             record_changes.put_rank(connection, name, status)
 
     def observe_nodes(self, readiness: Mapping[str, Readiness]) -> None:
-        """Write whether nodes may take work; the serial stays. What is as it was is not written again for
-        `records.SEEN_ANEW` seconds.
-        """
+        """Write whether nodes may take work, if it is news (`records.is_news`); the serial stays."""
         before = self.state().readiness
         news = {name: node for name, node in readiness.items() if records.is_news(before.get(name), node)}
 
