@@ -217,9 +217,22 @@ def look(
     hold_given_up(state, findings.past, findings.strays)
     offers_by_backend, left_out = dict[str, tuple[Offer, ...]](), list[LeftOut]()
     if offers:
-        offers_by_backend, left_out = _offers_and_hosts(
-            state, backends, hosts, reported_offers, findings, patience=patience, offline=offline
+        offers_by_backend, notes = known_offers(backends, backends.names(), reported_offers)
+        of_hosts, left_out, risks = host_offers(
+            hosts,
+            state,
+            backends,
+            gone={*findings.gone, *findings.altered},
+            recovered=findings.recovered.keys(),
+            reshaped=[name for name, readiness in findings.readiness.items() if readiness.reshaped],
+            known=offers_by_backend,
+            offline=offline,
+            patience=patience,
         )
+        for name, its_hosts in of_hosts.items():
+            offers_by_backend[name] = (*offers_by_backend.get(name, ()), *its_hosts)
+        findings.diagnostics += [*notes, *notes_on(left_out, offline=offline)]
+        findings.risks |= risks
     findings.diagnostics += risk_notes(findings.risks)
     drift = (*findings.drift, *orphan_drift(findings.orphans, state))
     inventory = Inventory(
@@ -243,35 +256,6 @@ def look(
         diagnostics=tuple(findings.diagnostics),
     )
     return Observation(inventory, findings.resolutions, findings.orphans, findings.past)
-
-
-def _offers_and_hosts(
-    state: State,
-    backends: Backends,
-    hosts: Iterable[Host],
-    reported_offers: Answers,
-    findings: BackendFindings,
-    *,
-    patience: float,
-    offline: bool,
-) -> tuple[dict[str, tuple[Offer, ...]], list[LeftOut]]:
-    """Backend → the offers and hosts that nodes can be made of, and the hosts that are not fit."""
-    by_backend, notes = known_offers(backends, backends.names(), reported_offers)
-    findings.diagnostics += notes
-    of_hosts, left_out, risks = host_offers(
-        hosts,
-        state,
-        backends,
-        gone={*findings.gone, *findings.altered},
-        recovered=findings.recovered.keys(),
-        reshaped=[name for name, readiness in findings.readiness.items() if readiness.reshaped],
-        known=by_backend,
-        offline=offline,
-        patience=patience,
-    )
-    findings.diagnostics += notes_on(left_out, offline=offline)
-    findings.risks |= risks
-    return by_backend | {name: (*by_backend.get(name, ()), *of_hosts[name]) for name in of_hosts}, left_out
 
 
 def backends_of(state: State) -> set[str]:

@@ -41,9 +41,7 @@ OUTCOMES = {
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """The result of an intent that was cut short. An intent whose backend could not be asked has none, and
-    stays open.
-    """
+    """The result of an intent that was cut short. Where its backend could not be asked, there is none."""
 
     intent: Intent
     record: Record | None = None

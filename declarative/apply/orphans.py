@@ -88,9 +88,7 @@ def as_record(orphan: Orphan, state: State) -> Record:
 
 
 def as_rank(orphan: Orphan, orphans: Sequence[Orphan], intent: Intent, state: State) -> list[Record]:
-    """The records of a rank that runs and whose open intent is `intent`; what it needs comes first. What is
-    recorded already, or is not there, is left out.
-    """
+    """The missing records of a rank that runs, and of which `intent` is open. What it needs comes first."""
     rank, inputs = orphan.thing.address, intent.typed
     node = state.records[Address("node", orphan.node)]
     assert isinstance(inputs, RankInputs)

@@ -142,9 +142,7 @@ def _leave(
 
 
 def _late(tools: Tools) -> list[Action]:
-    """The deletions of nodes that did not come up in time: they would cost money for nothing. Hosts exist
-    anyway, and every plan shows protected nodes.
-    """
+    """The deletions of nodes that did not come up in time. Hosts, and protected nodes, stay."""
     state = tools.writer.state()
     used = {r.reservation.node for r in state.of("reservation")}
     nodes = (state.records[a] for a in sorted(tools.late) if a in state.records and a.name not in used)

@@ -173,9 +173,7 @@ def follow(
 def _report_silences(
     state: State, known: Mapping[str, bool], now: float, say: Callable[[str], None]
 ) -> Mapping[str, bool]:
-    """Say which nodes do not answer any more, and which answer again. `known` is what `Retries.silences` has,
-    and the result what it has to have next.
-    """
+    """Say which nodes fell silent, and which answer again; the next value of `Retries.silences` (`known`)."""
     for name, silence in state.silent.items():
         if name not in known or (silence.kept and not known[name]):
             say(f"node/{name} {silence_text(silence, now)}")

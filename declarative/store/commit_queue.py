@@ -117,9 +117,7 @@ class CommitQueue:
             self._free()
 
     def _await_turn(self, write: QueuedWrite) -> bool:
-        """Wait until the write is done, or this thread's turn has come; whether it has. Turns go by who came
-        first.
-        """
+        """Wait until the write is done or it is this thread's turn, first come, first served; which."""
 
         def is_due() -> bool:
             return not self._is_busy and write is next(w for w in self._queue if w.is_awaited)

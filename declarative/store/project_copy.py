@@ -69,9 +69,7 @@ def check(folder: Path, *, note: bool) -> None:
 
 
 def adopt(folder: Path) -> str | None:
-    """Make this the state's folder, and return its earlier path, if it was another one. Commands in the
-    folder there ask from then on.
-    """
+    """Make this the state's folder; its earlier path, if it was another. Commands there ask from then on."""
     kept, now = _read(folder), Home.of(folder)
     _write(folder, now)
     if kept is None or kept.is_home(now):

@@ -517,9 +517,7 @@ class Writer:
             self._do(work)
 
     def observe_again(self, at: float, known: State) -> State:
-        """Write that all nodes were seen once more as they are recorded, and return the new state; the serial
-        stays. `known` is what is recorded: it need not be read.
-        """
+        """Write that all nodes are still as `known` has them; the new state. The serial stays."""
         readiness = {name: replace(node, observed_at=at) for name, node in known.readiness.items()}
         seen_at = {"observed_at": at}
         dated = self._do(lambda connection: connection.update("node_status", seen_at, "state IS NOT NULL"))
