@@ -157,7 +157,7 @@ def noted(connection: Connection, now: float, op: str, address: Address, detail:
         write(connection, now, f"{address.kind}.{NOTED[op]}", address, detail)
 
 
-def nodes_seen(connection: Connection, now: float, readiness: Mapping[str, Readiness]) -> None:
+def nodes_changed(connection: Connection, now: float, readiness: Mapping[str, Readiness]) -> None:
     """Write which nodes are in another state now. Call it before they are put."""
     before = records.states(connection, records.NODE, list(readiness))
     for name, node in readiness.items():
@@ -166,7 +166,7 @@ def nodes_seen(connection: Connection, now: float, readiness: Mapping[str, Readi
             write(connection, now, f"node.{node.state.value}", address, {"reason": node.reason})
 
 
-def ranks_seen(connection: Connection, now: float, statuses: Mapping[str, RankStatus]) -> None:
+def ranks_changed(connection: Connection, now: float, statuses: Mapping[str, RankStatus]) -> None:
     """Tell which ranks, and their tasks, are in another state now. Before they are put."""
     before = records.states(connection, records.RANK, list(statuses))
     changed = {name: status for name, status in statuses.items() if before.get(name) != status.state}
@@ -175,10 +175,10 @@ def ranks_seen(connection: Connection, now: float, statuses: Mapping[str, RankSt
         write(connection, now, f"rank.{status.state.value}", Address(records.RANK, name), detail)
     tasks = {name.rpartition("-")[0]: name for name, status in changed.items() if status.state.ended}
     for task, name in tasks.items():
-        _task_seen(connection, now, task, name, changed)
+        _task_changed(connection, now, task, name, changed)
 
 
-def _task_seen(
+def _task_changed(
     connection: Connection, now: float, task: str, one: str, changed: Mapping[str, RankStatus]
 ) -> None:
     """Tell that a task has ended or failed, if it had not before; `one` is a rank of it."""

@@ -17,7 +17,7 @@ from declarative.store import events, journal, records, spending
 from declarative.store.consistency import HeldBlocks, contradictions
 from declarative.store.errors import ConstraintError, StateError
 from declarative.store.schema import columns
-from declarative.store.sql import COUNT_UP, Connection
+from declarative.store.sql import RAISE_SERIAL, Connection
 
 ERROR_LENGTH = 2000
 """Characters of a backend's message that the journal keeps."""
@@ -210,9 +210,9 @@ def raise_generation(connection: Connection, address: Address, to: int, used: in
         connection.update("generations", {"generation": to}, "address = :its_address", **its)
 
 
-def count_up(connection: Connection) -> None:
+def raise_serial(connection: Connection) -> None:
     """Raise the serial: records have changed."""
-    connection.execute(COUNT_UP)
+    connection.execute(RAISE_SERIAL)
 
 
 def put_rank(connection: Connection, name: str, status: RankStatus) -> None:

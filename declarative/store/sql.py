@@ -306,7 +306,7 @@ ADD_EVENT = (
     "INSERT INTO events (id, at, type, address, detail)"
     " VALUES ((SELECT coalesce(max(id), 0) + 1 FROM events), :at, :type, :address, :detail)"
 )
-COUNT_UP = "UPDATE meta SET serial = serial + 1"
+RAISE_SERIAL = "UPDATE meta SET serial = serial + 1"
 """The statement of most steps; `postgres.merged` joins several."""
 
 Row = Any

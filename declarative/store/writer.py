@@ -331,7 +331,7 @@ class Writer:
         from `idle_since` on.
         """
         if record_changes.finish(connection, intent, outputs, idle_since, self._clock()) and not observed:
-            record_changes.count_up(connection)
+            record_changes.raise_serial(connection)
 
     def finish_soon(
         self, intent: Intent, outputs: Mapping[str, Any] | None = None, *, idle_since: float | None = None
@@ -341,7 +341,7 @@ class Writer:
 
         def finish(connection: Connection) -> None:
             if record_changes.finish(connection, intent, outputs, idle_since, now):
-                record_changes.count_up(connection)
+                record_changes.raise_serial(connection)
 
         retry = functools.partial(self.finish, intent, outputs, idle_since=idle_since)
         return PendingCommit(self._commits, finish, retry)
@@ -387,7 +387,7 @@ class Writer:
         except ConstraintError as error:
             raise _double_booking(record.address, node, {}) from error
         record_changes.put_node(connection, node, {"idle_since": None})
-        record_changes.count_up(connection)
+        record_changes.raise_serial(connection)
 
     @step
     def release(
@@ -398,7 +398,7 @@ class Writer:
         `observed`: its rank ended by itself, so the serial stays. A missing reservation is harmless.
         """
         if record_changes.release(connection, reservation, now) and not observed:
-            record_changes.count_up(connection)
+            record_changes.raise_serial(connection)
 
     # ------------------------------------------------------------------------------------ recovery
 
@@ -423,13 +423,13 @@ class Writer:
                 return  # adopted before
             record_changes.raise_generation(connection, record.address, record.generation)
         record_changes.put_made(connection, record, idle_since, now, intent.begun_at if intent else None)
-        record_changes.count_up(connection)
+        record_changes.raise_serial(connection)
 
     @step
     def forget(self, connection: Connection, address: Address, *, observed: bool = False) -> None:
         """Remove a record without a backend call: its absence was confirmed. A missing record is harmless."""
         if record_changes.remove(connection, address, self._clock()) and not observed:
-            record_changes.count_up(connection)
+            record_changes.raise_serial(connection)
 
     # ------------------------------------------------------------------------------------ by hand
 
@@ -452,7 +452,7 @@ class Writer:
                 record_changes.release(connection, address, now)
             else:
                 record_changes.remove(connection, address, now)
-        record_changes.count_up(connection)
+        record_changes.raise_serial(connection)
 
     @single_step
     def drain(
@@ -464,7 +464,7 @@ class Writer:
         if drain:
             outputs[DRAINED] = asdict(drain)
         record_changes.put_record(connection, replace(record, outputs=outputs))
-        record_changes.count_up(connection)
+        record_changes.raise_serial(connection)
         op, inputs = ("drain" if drain else "undrain"), {"reason": reason} if reason else {}
         journal.note(connection, op, record, self._clock(), inputs)
 
@@ -499,7 +499,7 @@ class Writer:
     @step
     def observe_ranks(self, connection: Connection, statuses: Mapping[str, RankStatus]) -> None:
         """Write how ranks are doing; the serial stays."""
-        events.ranks_seen(connection, self._clock(), statuses)
+        events.ranks_changed(connection, self._clock(), statuses)
         for name, status in statuses.items():
             record_changes.put_rank(connection, name, status)
 
@@ -509,7 +509,7 @@ class Writer:
         news = {name: node for name, node in readiness.items() if records.is_news(before.get(name), node)}
 
         def work(connection: Connection) -> None:
-            events.nodes_seen(connection, self._clock(), news)
+            events.nodes_changed(connection, self._clock(), news)
             for name, node in news.items():
                 record_changes.put_node(connection, name, columns("node_status", node))
 

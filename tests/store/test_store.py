@@ -810,7 +810,7 @@ def test_a_reader_sees_one_moment_and_waits_for_nobody(store, writer) -> None:
         with engine(reader).reading() as snapshot:
             before = records.load(snapshot)
             with engine(store).writing() as connection:
-                record_changes.count_up(connection)
+                record_changes.raise_serial(connection)
                 assert reader.read().serial == 0, "not committed, and not waited for"
             assert records.load(snapshot) == before
         assert reader.read().serial == 1

@@ -30,7 +30,7 @@ from declarative.store.errors import StateError, as_state_error
 from declarative.store.lease import LockInfo
 from declarative.store.migrations import agree, create, is_there
 from declarative.store.server.mirror import Mirror, MirroredServer
-from declarative.store.sql import ADD_EVENT, COUNT_UP, Connection, Database, OpenOptions, Write, refused
+from declarative.store.sql import ADD_EVENT, RAISE_SERIAL, Connection, Database, OpenOptions, Write, refused
 
 OPTIONS = frozenset(
     {
@@ -350,14 +350,14 @@ def merged(writes: Sequence[Write]) -> list[Write]:
     """The same writes with one statement for all events, and one for the serial: nothing in the same
     transaction depends on them, and the server plans each statement anew.
     """
-    others = [write for write in writes if write.sql not in (ADD_EVENT, COUNT_UP)]
+    others = [write for write in writes if write.sql not in (ADD_EVENT, RAISE_SERIAL)]
     new_events = [values for write in writes if write.sql == ADD_EVENT for values in write.values]
     if new_events:
         numbers = range(1, len(new_events) + 1)
         rows = ", ".join(f"({i}, :at{i}, :type{i}, :address{i}, :detail{i})" for i in numbers)
         values = {f"{name}{i}": value for i, its in enumerate(new_events, 1) for name, value in its.items()}
         others.append(Write(_ADD_EVENTS.format(rows=rows), [values], len(new_events)))
-    if count := sum(write.sql == COUNT_UP for write in writes):
+    if count := sum(write.sql == RAISE_SERIAL for write in writes):
         others.append(Write("UPDATE meta SET serial = serial + :its_count", [{"its_count": count}], 1))
     return others
 
