@@ -24,6 +24,7 @@ from declarative.apply.unreachable import (
     let_go,
     note_silences,
 )
+from declarative.model.diagnostic import and_more
 from declarative.model.inputs import AttachmentInputs
 from declarative.model.state import (
     GIVEN_UP,
@@ -47,6 +48,9 @@ LONGEST_CALL = 3600.0
 """Seconds after which a create that was started, and is not there, will not come any more."""
 
 
+MOST_NAMED = 5
+
+
 def _ignore(rank: str, status: RankStatus) -> None:
     pass
 
@@ -55,12 +59,11 @@ class VanishedError(StateError):
     """Several things are gone at once: the user decides (docs/architecture.md, "Rules for backends")."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
-        names = [str(a) for a in addresses]
-        shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
-        one = (
-            f"{shown} is gone, and so is everything else that would show that this is the right place to look"
-        )
-        summary = f"{len(names)} things are gone at once: {shown}" if len(names) > 1 else one
+        shown = and_more(addresses, MOST_NAMED)
+        summary = f"{len(addresses)} things are gone at once: {shown}"
+        if len(addresses) == 1:
+            why = "and so is everything else that would show that this is the right place to look"
+            summary = f"{shown} is gone, {why}"
         hint = (
             "nothing was changed; are these the credentials, the endpoint and the regions that they were "
             "made with? If they really are gone: `fleetform apply --accept-vanished`"

@@ -12,7 +12,7 @@ from dataclasses import field, fields, replace
 from typing import Any
 
 from declarative.model.codec import to_data
-from declarative.model.diagnostic import Diagnostic, Span, suggest
+from declarative.model.diagnostic import Diagnostic, Span, and_more, suggest
 from declarative.model.inputs import (
     AttachmentInputs,
     Inputs,
@@ -323,7 +323,7 @@ def _check_free(state: State, moves: Mapping[Address, Address]) -> None:
     news = Counter(moves.values())
     taken = sorted(n for n, count in news.items() if count > 1 or (n in state.records and n not in moves))
     if taken:
-        shown = ", ".join(map(str, taken[:5])) + (" …" if len(taken) > 5 else "")
+        shown = and_more(taken, 5)
         verb = "is" if len(taken) == 1 else "are"
         raise StateError(
             "exists", f"{shown} {verb} recorded already", "choose another name, or move that one away first"
