@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from declarative.model.record import struct
 from declarative.provider import TransientError
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import tenacity
 
 T = TypeVar("T")
-E = TypeVar("E", bound=Exception)
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -34,32 +33,21 @@ PATIENCE = Policy(deadline=30.0, longest=5.0)
 def call(
     function: Callable[[], T],
     *,
+    transient: type[Exception] = TransientError,
     policy: Policy | None = None,
-    on_retry: Callable[[TransientError, float], None] | None = None,
+    on_retry: Callable[[Any, float], None] | None = None,
     stopping: Callable[[], bool] | None = None,
 ) -> T:
-    """Return the result of `function`; retry it on `TransientError` until the deadline.
+    """Return the result of `function`; retry it on a `transient` error until the deadline.
 
-    Raise the last `TransientError` when the deadline passes, when it would pass before the next try, or when
-    `stopping` returns true. Raise any other error at once.
+    Raise the last such error when the deadline passes, when it would pass before the next try, or when
+    `stopping` returns true. Raise any other error at once. `on_retry` gets the error and the seconds to wait.
     """
-    return call_on(TransientError, function, policy=policy, on_retry=on_retry, stopping=stopping)
-
-
-def call_on(
-    transient: type[E],
-    function: Callable[[], T],
-    *,
-    policy: Policy | None = None,
-    on_retry: Callable[[E, float], None] | None = None,
-    stopping: Callable[[], bool] | None = None,
-) -> T:
-    """Like `call`, for another class of transient errors, such as that of the state's database."""
     started = time.monotonic()
     try:
         return function()  # nearly all calls succeed: what a retry needs is made when there is one
     except transient as error:
-        first: list[E] = [error]
+        first = [error]
     policy = policy or Policy()
 
     def attempt() -> T:
@@ -68,9 +56,8 @@ def call_on(
         return function()
 
     def note(state: tenacity.RetryCallState) -> None:
-        error = _error_of(state)
-        if on_retry and isinstance(error, transient):
-            on_retry(error, state.upcoming_sleep)
+        if on_retry:
+            on_retry(_error_of(state), state.upcoming_sleep)
 
     import tenacity
 

@@ -66,11 +66,11 @@ class Patience:
         try:
             result = step()
         except UnreachableError:
-            from declarative.retry import Policy, call_on
+            from declarative.retry import Policy, call
 
-            result = call_on(
-                UnreachableError,
+            result = call(
                 step,
+                transient=UnreachableError,
                 policy=Policy(deadline=AWAY, first=0.2, longest=5.0),
                 on_retry=self._on_retry,
                 stopping=lambda: self._since is not None and time.monotonic() - self._since >= AWAY,

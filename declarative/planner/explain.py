@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
+from typing import Annotated
 
 from declarative.model.blocks import maker_of, split
 from declarative.model.diagnostic import and_more
+from declarative.model.outputs import TEXT_ONLY, Key
 from declarative.model.record import struct
 from declarative.model.resource import LOCAL, TaskWant, shaped
 from declarative.model.state import rank_name
@@ -70,14 +72,14 @@ class RankAnswer:
     to this one.
     """
 
-    name: str
+    name: Annotated[str, TEXT_ONLY]
     rank: int
     state: str
     place: Reservation | None
-    node_price: float | None = None
+    node_price: Annotated[float | None, TEXT_ONLY] = None
     why: tuple[Why, ...] = ()
     instead: Instead | None = None
-    like: int | None = None
+    like: Annotated[int | None, Key("instead_of_rank")] = None
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -86,9 +88,9 @@ class TaskAnswer:
     of its schedule) or removed.
     """
 
-    address: str
+    address: Annotated[str, TEXT_ONLY]
     task: str
-    status: str
+    status: Annotated[str, TEXT_ONLY]
     reason: str | None = None
     because: tuple[str, ...] = ()
     ranks_count: int

@@ -269,7 +269,7 @@ def _end(action: Action) -> str:
 
 
 def _cause(action: Action) -> str:
-    """A reason in words that name its cause."""
+    """A reason in words that name its cause: `retry 2 after rank/train-1 failed: exit code 1`."""
     inputs = action.before or action.typed
     # Addresses as they are, fields in backticks.
     because = ", ".join(clean(item) if "/" in item else f"`{clean(item)}`" for item in action.because)
@@ -277,11 +277,21 @@ def _cause(action: Action) -> str:
     task = clean(f"task/{action.task}")
     theirs = clean(adopted_id(inputs) or "")
     are = "are" if len(action.because) > 1 else "is"
+    removed, retry = f"{task} is not declared any more", f"retry of {task}"
+    if action.address.kind == "volume":
+        removed = "not declared any more"
+    elif action.address.kind == "node":  # an adopted one may only be no longer named
+        verb = "does not name it" if theirs and action.because else "is not declared"
+        removed = f"{fleet} {verb} any more"
+    if action.because:
+        series = action.after.retries if isinstance(action.after, RankInputs) else None
+        number = f" {series.count}" if series else ""
+        retry = f"retry{number} after {'; '.join(map(clean, action.because))}"
     causes = {
         Reason.ADOPTED: f"adopted: {theirs} exists",
-        Reason.REMOVED: _removed(action, theirs, fleet, task),
+        Reason.REMOVED: removed,
         Reason.INCOMPLETE: f"{task} was started only in part",
-        Reason.RETRY: _retry(action, task),
+        Reason.RETRY: retry,
         Reason.SURPLUS: f"above the `nodes` of {fleet if action.task is None else task}",
         Reason.SCHEDULE: f"as the `schedule` of {fleet if action.address.kind == 'node' else task} says",
         Reason.MISMATCH: f"outside the {because or 'limits'} of {fleet}",
@@ -291,15 +301,6 @@ def _cause(action: Action) -> str:
         Reason.CHANGED: f"{because} changed" if because else "placed anew",
     }
     return causes[action.reason]
-
-
-def _removed(action: Action, theirs: str, fleet: str, task: str) -> str:
-    """The reason for deleting what is no longer declared. An adopted instance may only be no longer named."""
-    if action.address.kind == "volume":
-        return "not declared any more"
-    if action.address.kind != "node":
-        return f"{task} is not declared any more"
-    return f"{fleet} {'does not name it' if theirs and action.because else 'is not declared'} any more"
 
 
 def _left(action: Action) -> str:
@@ -323,15 +324,6 @@ def adoption_text(plan: Plan) -> str:
         f"Adopted: {what}, as they are. Nothing is restarted, formatted, moved or changed, except that tags "
         "are written: `fleetform:owner`, `…:address`, `…:token`, `…:inputs`, and those of `tags`."
     )
-
-
-def _retry(action: Action, task: str) -> str:
-    """`retry 2 after rank/train-1 failed: exit code 1`."""
-    if not action.because:
-        return f"retry of {task}"
-    series = action.after.retries if isinstance(action.after, RankInputs) else None
-    number = f" {series.count}" if series else ""
-    return f"retry{number} after {'; '.join(map(clean, action.because))}"
 
 
 def counts(plan: Plan) -> str:

@@ -82,7 +82,12 @@ def _one(item: Diagnostic, paint: Paint) -> Iterator[str]:
 
 def excerpt(span: Span) -> tuple[str, int, int]:
     """The source line as shown, the column of the first caret, and the number of carets."""
-    pieces = _pieces(span.text.rstrip("\r\n"))
+    # Each character as it is shown: tabs as an arrow up to the next stop, control characters made visible.
+    pieces: list[str] = []
+    column = 0
+    for char in span.text.rstrip("\r\n"):
+        pieces.append("→" + " " * (TAB - 1 - column % TAB) if char == "\t" else clean(char))
+        column += cells(pieces[-1])
     first = max(0, span.column - 1)
     last = span.end_column - 1 if span.end_line == span.line else len(pieces)
     before = sum(cells(p) for p in pieces[:first])
@@ -92,19 +97,6 @@ def excerpt(span: Span) -> tuple[str, int, int]:
     if cells(text) <= WINDOW:
         return text, start, length
     return _cut(text, start, length)
-
-
-def _pieces(text: str) -> list[str]:
-    """Each character as it is shown: tabs as an arrow up to the next stop, control characters
-    made visible.
-    """
-    out: list[str] = []
-    column = 0
-    for char in text:
-        piece = "→" + " " * (TAB - 1 - column % TAB) if char == "\t" else clean(char)
-        column += cells(piece)
-        out.append(piece)
-    return out
 
 
 def _cut(text: str, start: int, length: int) -> tuple[str, int, int]:

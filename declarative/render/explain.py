@@ -322,63 +322,6 @@ def _detail(item: Rejection) -> str:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class AlternativeOutput:
-    """A node or an offer that would hold the rank as well."""
-
-    target: str
-    fleet: Annotated[str, Of("kind.fleet")]
-    backend: Annotated[str, Of("kind.backend")]
-    region: Annotated[str, Of("kind.region")]
-    zone: Annotated[str | None, Of("kind.zone")]
-    instance_type: Annotated[str, Of("kind.instance_type")]
-    spot: Annotated[bool, Of("kind.spot")]
-    blocks: int
-    idle_blocks: Annotated[int, Of("idle")]
-    total_blocks: Annotated[int, Of("kind.total")]
-    price: Annotated[float | None, Of("share")]
-    node_price: Annotated[float | None, Of("kind.price")]
-    plan_hourly_change: Annotated[float | None, Of("more")]
-    note: str | None
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class InsteadOutput:
-    """Which other nodes and offers would hold a rank, and which were rejected."""
-
-    nodes_count: int
-    nodes: tuple[AlternativeOutput, ...]
-    offers_count: int
-    offers_cheaper: int
-    offers: tuple[AlternativeOutput, ...]
-    turned_down: tuple[Rejected, ...]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class RankOutput:
-    """One rank."""
-
-    rank: int
-    state: str
-    place: Mapping[str, Any] | None
-    why: tuple[Why, ...]
-    instead: InsteadOutput | None
-    instead_of_rank: Annotated[int | None, Of("like")]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class ElsewhereOutput:
-    """One area in which a whole cluster task could lie."""
-
-    fleet: str
-    backend: str
-    region: str
-    at: Annotated[str | None, Of(lambda area: area.at or None)]
-    ranks_found: int
-    launches: int
-    hourly: float
-
-
-@struct(frozen=True, slots=True, kw_only=True)
 class ExplainedRefusalOutput:
     """Why a task has no place."""
 
@@ -388,20 +331,6 @@ class ExplainedRefusalOutput:
     hint: str | None
     changes: tuple[str, ...] | None
     ranks: tuple[RankVerdict, ...]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class TaskOutput:
-    """What is printed of a task, or of one rank of it."""
-
-    task: str
-    reason: str | None
-    because: tuple[str, ...]
-    ranks_count: int
-    ranks: tuple[RankOutput, ...]
-    refusal: ExplainedRefusalOutput | None
-    places: InsteadOutput | None
-    elsewhere: tuple[ElsewhereOutput, ...]
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -435,7 +364,7 @@ class NodeOutput:
     idle_price: float | None
     why: tuple[Why, ...]
     changed: tuple[str, ...]
-    instead: InsteadOutput | None
+    instead: Instead | None
     looked: tuple[LookedAt, ...]
     not_asked: int
 
@@ -449,8 +378,9 @@ def explain_json(answer: Answer, diagnostics: Sequence[Diagnostic]) -> dict[str,
             if place:
                 del place["task"], place["rank"]  # the answer itself has them
                 place["node_price"] = None if rank.node_price is None else round(rank.node_price, 6)
-            ranks.append(output(RankOutput, rank, place=place))
-        body = output(TaskOutput, answer, ranks=ranks)
+            ranks.append(output(RankAnswer, rank, place=place))
+        refusal = answer.refusal and output(ExplainedRefusalOutput, answer.refusal)
+        body = output(TaskAnswer, answer, ranks=ranks, refusal=refusal)
     else:
         body = output(NodeOutput, answer)
     return {

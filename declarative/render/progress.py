@@ -403,9 +403,18 @@ class Progress:
 
     def end(self, result: ActionResult) -> None:
         """Report the end of an action. A skipped one never started: the report at the end lists it."""
+        address, _, did = verbs(result.id, record=self._records.get(result.id))
         with self._lock:
             started = self._started.pop(result.id, None)
-            text, style = self._ended_text(result, 0.0 if started is None else self._clock() - started)
+            seconds = 0.0 if started is None else self._clock() - started
+            took = f" ({duration(seconds)})" if seconds >= SAY_SECONDS else ""
+            if result.outcome == "done":
+                note = f" {sentence(result.note)}" if result.note else ""
+                text, style = f"{address}: {did}{took}{note}", "green"
+            else:
+                why = f": {sentence(result.error)}" if result.error else ""
+                text = f"{address}: {result.outcome}{took}{why}"
+                style = "red" if result.outcome == "failed" else "yellow"
             self._ended += 1
             event = {"event": "end", **result_json(result)} if self.mode == "json" else {}
             alike = self._alike.get(result.id)
@@ -424,17 +433,6 @@ class Progress:
                 self._live.end(result.id)
                 if not self._started and self._ended >= self.total:
                     self._live.stop()
-
-    def _ended_text(self, result: ActionResult, seconds: float) -> tuple[str, str]:
-        """The text for an action that ended after so many seconds, and its colour."""
-        address, _, did = verbs(result.id, record=self._records.get(result.id))
-        took = f" ({duration(seconds)})" if seconds >= SAY_SECONDS else ""
-        if result.outcome == "done":
-            note = f" {sentence(result.note)}" if result.note else ""
-            return f"{address}: {did}{took}{note}", "green"
-        why = f": {sentence(result.error)}" if result.error else ""
-        style = "red" if result.outcome == "failed" else "yellow"
-        return f"{address}: {result.outcome}{took}{why}", style
 
     def move(self, move: Move, more: int) -> None:
         """Report that an offer is not available and nodes take another one, which adds `more` actions."""

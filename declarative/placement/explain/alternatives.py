@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Annotated, ClassVar
 
+from declarative.model.outputs import TEXT_ONLY, As, Key, Of
 from declarative.model.record import struct
 from declarative.model.state import natural, rank_name
 from declarative.placement.assignment import Assignment
@@ -91,11 +93,20 @@ class Alternative:
     """A node or an offer that would hold the rank. `more` is the added cost of the plan in USD an hour."""
 
     target: str
-    kind: NodeType
+    kind: Annotated[NodeType, TEXT_ONLY]
+    fleet: ClassVar[Annotated[str, Of("kind.fleet")]]
+    backend: ClassVar[Annotated[str, Of("kind.backend")]]
+    region: ClassVar[Annotated[str, Of("kind.region")]]
+    zone: ClassVar[Annotated[str | None, Of("kind.zone")]]
+    instance_type: ClassVar[Annotated[str, Of("kind.instance_type")]]
+    spot: ClassVar[Annotated[bool, Of("kind.spot")]]
     blocks: int
-    idle: int
+    idle: Annotated[int, Key("idle_blocks")]
     """Its idle blocks before the rank is placed there."""
-    more: float | None
+    total_blocks: ClassVar[Annotated[int, Of("kind.total")]]
+    price: ClassVar[Annotated[float | None, Of("share")]]
+    node_price: ClassVar[Annotated[float | None, Of("kind.price")]]
+    more: Annotated[float | None, Key("plan_hourly_change")]
     note: str | None = None
     """Why the search prefers the place that was taken, if it does."""
 
@@ -121,9 +132,7 @@ class Rejected:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Instead:
-    """Which other nodes and offers would hold a rank, best first, and which were rejected. All fields
-    but the last two are printed.
-    """
+    """Which other nodes and offers would hold a rank, best first, and which were rejected."""
 
     nodes_count: int = 0
     nodes: tuple[Alternative, ...] = ()
@@ -131,9 +140,9 @@ class Instead:
     offers_cheaper: int = 0
     offers: tuple[Alternative, ...] = ()
     turned_down: tuple[Rejected, ...] = ()
-    alone: bool = False
+    alone: Annotated[bool, TEXT_ONLY] = False
     """Whether its node is launched only for it."""
-    anyway: bool = False
+    anyway: Annotated[bool, TEXT_ONLY] = False
     """Whether its fleet launches such a node in any case."""
 
 
@@ -146,7 +155,7 @@ class Elsewhere:
     fleet: str
     backend: str
     region: str
-    at: str
+    at: Annotated[str, As(str | None), Of(lambda area: area.at or None)]
     """Its zone, or another level that the ranks share; "" if the region is not divided."""
     ranks_found: int
     launches: int
