@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from typing import TypeGuard, cast
 
+from declarative.model.diagnostic import and_more
 from declarative.model.inputs import NodeInputs, OfferInputs, ReservationInputs
 from declarative.model.record import struct
 from declarative.model.spec.values import Placement
@@ -121,9 +122,7 @@ class _Group:
     def named_tries(self) -> str:
         """The first offers that were tried, each with its error, and how many more there are."""
         errors = dict(self.tried)
-        named = [f"{offer} ({error})" for offer, error in list(errors.items())[:MOST_NAMED]]
-        more = len(errors) - MOST_NAMED
-        return "; ".join([*named, f"and {more} more"] if more > 0 else named)
+        return and_more((f"{offer} ({error})" for offer, error in errors.items()), MOST_NAMED, "; ")
 
 
 class Failover:

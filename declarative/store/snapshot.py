@@ -44,6 +44,7 @@ def dump(state: State, held: HeldBlocks) -> dict[str, Any]:
 def uncopied(state: State, held: HeldBlocks) -> dict[str, Any]:
     """Like `dump`, but with the state's own values instead of copies: to be written at once."""
     nodes = {name: columns("node_status", readiness) for name, readiness in state.readiness.items()}
+    of_record, of_intent = names_of(RecordData), names_of(IntentData)
     unseen = {"state": None, "reason": None, "observed_at": None, "can": None}
     for name, since in state.idle_since.items():
         nodes.setdefault(name, dict(unseen))["idle_since"] = since
@@ -51,9 +52,7 @@ def uncopied(state: State, held: HeldBlocks) -> dict[str, Any]:
         "format_version": FORMAT_VERSION,
         "lineage": state.lineage,
         "serial": state.serial,
-        "records": [
-            plain(state.records[a], names_of(RecordData)) for a in sorted(state.records, key=by_address)
-        ],
+        "records": [plain(state.records[a], of_record) for a in sorted(state.records, key=by_address)],
         "reserved_blocks": [
             {"node": node, "block": block, "reservation": held[node, block]}
             for node, block in sorted(held, key=lambda place: (natural(place[0]), place[1]))
@@ -62,9 +61,7 @@ def uncopied(state: State, held: HeldBlocks) -> dict[str, Any]:
         "nodes": {name: {"idle_since": None, **seen} for name, seen in nodes.items()},
         "volumes": {name: {"detached_since": since} for name, since in state.detached_since.items()},
         "generations": {str(address): number for address, number in state.generations.items()},
-        "intents": [
-            plain(intent, names_of(IntentData)) for intent in sorted(state.intents, key=lambda i: i.id)
-        ],
+        "intents": [plain(intent, of_intent) for intent in sorted(state.intents, key=lambda i: i.id)],
     }
 
 
