@@ -486,14 +486,14 @@ class TaskFollowing:
         # If a task is ready although it had ended, another command was faster: it runs again.
         over = not ready and is_over(state, self._tasks, self._retries)
         # If another command declares the tasks anew, their new ranks come when the old ones have gone.
-        amid = over and self._retries.any and self._retries.overtaken(state, self._tasks) is not None
-        if over and not amid:
+        replaced = over and self._retries.any and self._retries.overtaken(state, self._tasks) is not None
+        if over and not replaced:
             return "over"
-        if ready or amid:
-            going = self._start_again(ready)
+        if ready or replaced:
+            goes_on = self._start_again(ready)
         else:
-            going = not self._idle.ready(state) or self._release_places()
-        return "on" if going else "interrupted"
+            goes_on = not self._idle.ready(state) or self._release_places()
+        return "on" if goes_on else "interrupted"
 
     def _start_again(self, tasks: Collection[str]) -> bool:
         """Start tasks once more; False after an interruption."""

@@ -344,7 +344,7 @@ def _report_stop(
     names = ranks_of(state, task)
     unstopped = [name for name in names if not state.has_ended(name)]
     for name in unstopped:
-        sys.stderr.write(f"{_left(state, task, name, silent, now)}\n")
+        sys.stderr.write(f"{_why_not_stopped(state, task, name, silent, now)}\n")
     asked = [str(i.address) for i in state.intents if i.op == "create" and _is_rank_of(i.address, task)]
     for address in asked:
         why = f"whether {address} started is not known yet, so it is not stopped"
@@ -361,7 +361,7 @@ def _is_rank_of(address: Address, task: str) -> bool:
     return address.kind == "rank" and address.name.rpartition("-")[0] == task
 
 
-def _left(state: State, task: str, name: str, silent: Mapping[str, Silence], now: float) -> str:
+def _why_not_stopped(state: State, task: str, name: str, silent: Mapping[str, Silence], now: float) -> str:
     """Why a rank could not be stopped, and what to type next."""
     from declarative.model.text import clean
     from declarative.planner.inventory import silence_text

@@ -348,9 +348,9 @@ def push(session: ProjectSession, file: str, force: bool, lock_timeout: float | 
     It refuses a state of another lineage, one that is not newer, and one that contradicts itself. An empty
     state takes it over as it is. A backup of the old state is written first.
     """
-    pushed, held = _parsed(file)
+    pushed = _parsed(file)
     store = session.store(write=True, create=True, anew=True)
-    state = _replace(session, store, (pushed, held), "state push", lock_timeout, force=force)
+    state = _replace(session, store, pushed, "state push", lock_timeout, force=force)
     if state is None:
         emit_text("Nothing to push: it is the state that is there.\n")
     else:
@@ -505,9 +505,6 @@ def _put_aside(session: ProjectSession, desired: Desired | None) -> Path:
 
 # --------------------------------------------------- orphans: what this state made and does not record
 
-CODES = {True: (0, "done"), False: (4, "failed")}
-"""Whether all backends reported their orphans and all were deleted → the exit code, and its word."""
-
 ADOPT_FIRST = "`fleetform state adopt ADDRESS` records one again; then it can be unprotected and destroyed."
 NONE = " of this state. What another state made is not looked for, nor what a lost state made.\n"
 
@@ -624,30 +621,33 @@ def destroy_orphans(run: Run, output: RunOutput, consent: Consent, lock_timeout:
     with run.session.state.lock(run.store, run.doing, lock_timeout) as writer:
         state = writer.state()
         orphans, faults = _orphans(run.session, run.desired, state)
-        going = [o for o in orphans if not is_protected(o)]
-        staying = [str(o.thing.address) for o in orphans if is_protected(o)]
+        deleted = [o for o in orphans if not is_protected(o)]
+        kept = [str(o.thing.address) for o in orphans if is_protected(o)]
         if output.as_json:
-            data = [{"address": str(o.thing.address), "backend": o.backend, "id": o.id} for o in going]
+            data = [{"address": str(o.thing.address), "backend": o.backend, "id": o.id} for o in deleted]
             emit_event({"event": "orphans", "orphans": data, "diagnostics": diagnostics_json(faults)})
         else:
             say(faults)
-            shown = f"Made by this state, but not recorded:\n\n{_orphan_lines(going)}\n"
-            shown += f"Orphans: {len(going)} to delete.\n"
-            output.out.write(shown if going else f"There are no orphans to delete{NONE}")
-        if not going:
-            output.say_protected(staying, ADOPT_FIRST)
+            shown = f"Made by this state, but not recorded:\n\n{_orphan_lines(deleted)}\n"
+            shown += f"Orphans: {len(deleted)} to delete.\n"
+            output.out.write(shown if deleted else f"There are no orphans to delete{NONE}")
+        if not deleted:
+            output.say_protected(kept, ADOPT_FIRST)
             return 1 if faults else 0
         consent()
         with stopping("stopping: no new deletions") as stop:
             backends = run.session.backends(run.desired, state)
             progress = output.progress()
-            progress.expect(len(going))
-            results = delete_orphans(going, state, backends, progress, stop)
+            progress.expect(len(deleted))
+            results = delete_orphans(deleted, state, backends, progress, stop)
             interrupted = stop.is_set()
-    whole = not faults and all(r.outcome == "done" for r in results)
-    code, result = (INTERRUPTED, "interrupted") if interrupted else CODES[whole]
+    code, result = 0, "done"
+    if interrupted:
+        code, result = INTERRUPTED, "interrupted"
+    elif faults or any(r.outcome != "done" for r in results):
+        code, result = 4, "failed"
     output.summary(results, result, run.origin)
-    output.say_protected(staying, ADOPT_FIRST)
+    output.say_protected(kept, ADOPT_FIRST)
     return code
 
 

@@ -428,7 +428,16 @@ class _Resources:
             why = f"{NO_DRIVER}. Until then `validate` refuses the fleet"
             self.about.note(f"`resources` ({named}): {why}", ("resources",))
         hosts = [c for c in choices if c.pool is not None]
-        drafts = [self._fleet(choice, i, len(usable)) for i, choice in enumerate(usable)]
+        drafts: list[Draft] = []
+        for number, choice in enumerate(usable, 1):
+            short = self.name if len(usable) == 1 else f"{self.name[: MAX_NAME - 3].rstrip('-')}-{number}"
+            fields = {"name": short, "nodes": f"0..{self.nodes}"}
+            if self.nodes != 1:
+                fields["placement"] = "cluster"
+            fields |= choice.fields
+            if "partition" in fields:  # its nodes exist
+                fields = {k: v for k, v in fields.items() if k not in ("nodes", "resources")}
+            drafts.append(Draft("fleet", fields, document=self.task.document))
         self.task.fields["fleets"] = [*(d.fields["name"] for d in drafts), *pools]
         for pool in pools:
             self.task.note(f"a pool of hosts is the fleet `{pool}`: {self.pools[pool]}", ("resources",))
@@ -437,17 +446,6 @@ class _Resources:
         for draft in (*drafts, self.task) if self.about.refused else ():
             draft.refused, draft.refused_at = self.about.refused, self.about.refused_at
         return drafts
-
-    def _fleet(self, choice: _Choice, number: int, total: int) -> Draft:
-        draft = Draft("fleet", document=self.task.document)
-        name = self.name if total == 1 else f"{self.name[: MAX_NAME - 3].rstrip('-')}-{number + 1}"
-        draft.fields = {"name": name, "nodes": f"0..{self.nodes}"}
-        if self.nodes != 1:
-            draft.fields["placement"] = "cluster"
-        draft.fields |= choice.fields
-        for key in ("nodes", "resources") if "partition" in choice.fields else ():
-            draft.fields.pop(key, None)
-        return draft
 
     def _common(self, choices: Sequence[_Choice], hosts: Sequence[_Choice]) -> None:
         """Write into the task what all alternatives ask for. `hosts` have no fleet that asks for more."""

@@ -230,23 +230,19 @@ class _Task:
                 if name not in self.volumes.wants:
                     break  # reported already
                 other = users.setdefault(name, (rank, item.mount.path))
-                if other != (rank, item.mount.path):
-                    self._report_twice(item, name, other[0], rank)
-                    break
-
-    def _report_twice(self, item: _Names, name: str, first: int, second: int) -> None:
-        path = self._path(item.index)
-        if first == second:
-            summary = f"`{name}` is mounted twice by rank {first}"
-            self.say(path, "volume-of-two-ranks", summary, "mount it once, and use folders of it")
-            return
-        summary = (
-            f"`{name}` is mounted by ranks {first} and {second}; a volume is attached to one node at a time"
-        )
-        match = _NUMBERED.fullmatch(name)
-        base = match[1] if match else name
-        hint = f"write `{base}-{_OWN}`, with `count: {self.task.nodes}` in the volume `{base}`"
-        self.say(path, "volume-of-two-ranks", summary, hint)
+                if other == (rank, item.mount.path):
+                    continue
+                if other[0] == rank:
+                    summary = f"`{name}` is mounted twice by rank {rank}"
+                    hint = "mount it once, and use folders of it"
+                else:
+                    why = "a volume is attached to one node at a time"
+                    summary = f"`{name}` is mounted by ranks {other[0]} and {rank}; {why}"
+                    match = _NUMBERED.fullmatch(name)
+                    base = match[1] if match else name
+                    hint = f"write `{base}-{_OWN}`, with `count: {self.task.nodes}` in the volume `{base}`"
+                self.say(self._path(item.index), "volume-of-two-ranks", summary, hint)
+                break
 
 
 def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], str]:

@@ -257,23 +257,18 @@ class Assembly:
                 hint = f"shorten it by {len(names[-1]) - MAX_NAME}"
                 self._say(entry, ("name",), bad.code, summary, hint)
                 continue
-            self._declare(entry, names, volumes)
+            inputs, spot = volume_inputs(spec, self._default_backend(spec.backend)), entry.spot
+            for name in names:
+                other = volumes.wants.get(name)
+                if other is not None:
+                    first = shown_place(volumes.places[name].span)
+                    summary = f"`{name}` is declared by `{other.declared_by}` too, at {first}"
+                    self._say(entry, ("name",), "duplicate-name", summary, "give one of them another name")
+                    break
+                want = VolumeWant(name=name, inputs=inputs, declared_by=entry.address, cleanup=spec.cleanup)
+                volumes.wants[name] = want
+                volumes.places[name] = spot
         return volumes
-
-    def _declare(self, entry: Declaration, names: Sequence[str], volumes: Volumes) -> None:
-        inputs = volume_inputs(entry.spec, self._default_backend(entry.spec.backend))
-        spot = entry.spot
-        for name in names:
-            other = volumes.wants.get(name)
-            if other is not None:
-                first = shown_place(volumes.places[name].span)
-                summary = f"`{name}` is declared by `{other.declared_by}` too, at {first}"
-                self._say(entry, ("name",), "duplicate-name", summary, "give one of them another name")
-                return
-            volumes.wants[name] = VolumeWant(
-                name=name, inputs=inputs, declared_by=entry.address, cleanup=entry.spec.cleanup
-            )
-            volumes.places[name] = spot
 
     def _default_backend(self, name: str | None) -> Backend:
         """The backend of that name. Without a name: the only declared one, else the built-in `local`."""
