@@ -129,7 +129,7 @@ def _follow(session: ProjectSession, url: str | None, branch: str, within: str) 
 @json_option
 @project_command
 def approve_command(session: ProjectSession, digests: tuple[str, ...], as_json: bool) -> int:
-    """Let `fleetform reconcile` do what it waits with; without a DIGEST, list that.
+    """Approve what `fleetform reconcile` waits for; without a DIGEST, list that.
 
     The first characters of a digest are enough. It holds for exactly these actions: once the plan does
     something else, that waits for an approval of its own.

@@ -431,7 +431,7 @@ class _Resources:
         drafts: list[Draft] = []
         for number, choice in enumerate(usable, 1):
             short = self.name if len(usable) == 1 else f"{self.name[: MAX_NAME - 3].rstrip('-')}-{number}"
-            fields = {"name": short, "nodes": f"0..{self.nodes}"}
+            fields: dict[str, Any] = {"name": short, "nodes": f"0..{self.nodes}"}
             if self.nodes != 1:
                 fields["placement"] = "cluster"
             fields |= choice.fields

@@ -1,8 +1,8 @@
 """Reads a project's directory into `Desired`, or reports everything that is wrong with it.
 
 `files` finds and reads the files, `project` settles the values of `${{ var.x }}`, `documents` decodes each
-document, `references` compares them with each other, `mounts` works out the volumes of each rank,
-`sent_files` the files that ranks get. Everything has limits: the directory may be a stranger's.
+document, `references` compares them with each other and works out the volumes of each rank, `sent_files`
+finds the files that ranks get. Everything has limits: the directory may be a stranger's.
 """
 
 from __future__ import annotations

@@ -1,24 +1,29 @@
-"""Compares the documents with each other: unique names, names that exist, volumes one by one."""
+"""Compares the documents with each other: unique names, names that exist, volumes one by one, the volumes of
+each rank, and the variables that documents name beside those that fleetform sets.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from declarative.language.loader.documents import Declaration, Places, shown_place, shown_span
 from declarative.language.loader.findings import Findings
-from declarative.language.loader.mounts import Volumes, mounted, warn_variables
 from declarative.language.loader.project import ProjectFile
 from declarative.language.source import Path
 from declarative.language.source.places import Spot
-from declarative.language.template import TemplateScope
+from declarative.language.template import TemplateError, TemplateScope, for_ranks
 from declarative.model.diagnostic import Severity, Span
+from declarative.model.inputs import VOLUME_VARIABLE, always_set, knows_siblings
+from declarative.model.record import struct
 from declarative.model.resource import (
     LOCAL,
     SLURM,
     SSH,
     Desired,
+    RankMount,
     TaskWant,
     VolumeWant,
     catalog_size,
@@ -26,10 +31,10 @@ from declarative.model.resource import (
     volume_names,
 )
 from declarative.model.schema import BadValueError
-from declarative.model.spec import Backend, Name, Volume
+from declarative.model.spec import Backend, Mount, Name, Task, Volume
 from declarative.model.spec.fleet import host_keys, is_public
 from declarative.model.spec.mounts import Inline
-from declarative.model.spec.values import MAX_NAME, check_name
+from declarative.model.spec.values import MAX_NAME, Env, check_name
 from declarative.model.state import natural
 
 BUILT_IN = (LOCAL, SSH, SLURM)
@@ -40,6 +45,17 @@ MAX_HOSTS = 10_000
 """Each host costs at least one request."""
 MAX_OFFERS = 100_000
 """The limit for the offers in all catalogs, counting each region and zone."""
+MAX_MOUNTS = 250_000
+"""The limit for the mounts of all ranks together. Alternatives count one by one."""
+_NUMBERED = re.compile(r"(.+)-[0-9]+")
+_TEMPLATE = re.compile(r"\$\{\{[^}]*\}\}|\$\{DSTACK_NODE_RANK\}")
+_BASE = re.compile(r"[a-z][a-z0-9-]*")
+_OWN = "${{ node_rank }}"
+_USED = re.compile(rf"\b{VOLUME_VARIABLE}[A-Z0-9_]+(?![A-Za-z0-9_$*]|:?[-=?+])")
+"""A variable of a volume in a command, unless the command sets it, has a default or builds the name."""
+_SET = re.compile(rf"\b({VOLUME_VARIABLE}[A-Z0-9_]+):?=")
+
+RankMounts = tuple[tuple[RankMount, ...], ...]
 
 
 class Assembly:
@@ -47,6 +63,10 @@ class Assembly:
 
     def __init__(self, entries: Sequence[Declaration], findings: Findings) -> None:
         self.findings = findings
+        self.volumes: dict[str, VolumeWant] = {}
+        """All volumes by name, those of a `count` one by one."""
+        self.spots: dict[str, Spot] = {}
+        """Where each volume is declared."""
         self._hosts_of: dict[str, list[str]] = {}
         self.kinds: dict[str, dict[str, Declaration]] = {
             kind: {} for kind in ("backend", "fleet", "volume", "task")
@@ -76,25 +96,25 @@ class Assembly:
             self._warn_public(entry)
             self._check_reservation(entry)
         self._check_hosts()
-        volumes = self._volumes()
+        self._declare_volumes()
         tasks = self._tasks()
         for entry in tasks:
             self._check_backend_names(entry)
             self._check_fleet_names(entry)
             self._check_queue(entry)
-        mounts = mounted(tasks, volumes, scope, self.findings)
+        mounts = self._mounts(tasks, scope)
         wants = {e.name: TaskWant(spec=e.spec, mounts=mounts[e.name]) for e in tasks}
         warn_variables(fleets, tasks, mounts, self.findings)
         places: dict[str, Spot | Span] = {e.address: e.spot for e in (*self._good("backend"), *fleets)}
         for entry in fleets:
             places |= _places_in(entry)
-        places |= {f"volume/{name}": volumes.places[name] for name in volumes.wants}
+        places |= {f"volume/{name}": self.spots[name] for name in self.volumes}
         places |= {e.address: e.spot for e in tasks}
         return Desired(
             project=project.spec,
             backends=self.backends,
             fleets={e.name: e.spec for e in fleets},
-            volumes={name: volumes.wants[name] for name in sorted(volumes.wants, key=natural)},
+            volumes={name: self.volumes[name] for name in sorted(self.volumes, key=natural)},
             tasks=wants,
             places=Places(places),
         )
@@ -237,13 +257,12 @@ class Assembly:
         hint = near or f"declare it: `type: {kind}` with `name: {name}`"
         self._say(entry, path, "dangling-reference", f"no {kind} is named `{name}`", hint)
 
-    def _volumes(self) -> Volumes:
-        """The declared volumes, each with its number."""
-        volumes = Volumes(self.kinds["volume"], self._default_backend, self._check_volume_backend)
+    def _declare_volumes(self) -> None:
+        """Add the declared volumes, each with its number."""
         total = 0
         for entry in self._good("volume"):
             spec: Volume = entry.spec
-            self._check_volume_backend(entry, (), spec)
+            self.check_volume_backend(entry, (), spec)
             total += spec.count or 1
             if total > MAX_VOLUMES:
                 summary = f"more than {MAX_VOLUMES} volumes are declared"
@@ -257,20 +276,19 @@ class Assembly:
                 hint = f"shorten it by {len(names[-1]) - MAX_NAME}"
                 self._say(entry, ("name",), bad.code, summary, hint)
                 continue
-            inputs, spot = volume_inputs(spec, self._default_backend(spec.backend)), entry.spot
+            inputs, spot = volume_inputs(spec, self.default_backend(spec.backend)), entry.spot
             for name in names:
-                other = volumes.wants.get(name)
+                other = self.volumes.get(name)
                 if other is not None:
-                    first = shown_place(volumes.places[name].span)
+                    first = shown_place(self.spots[name].span)
                     summary = f"`{name}` is declared by `{other.declared_by}` too, at {first}"
                     self._say(entry, ("name",), "duplicate-name", summary, "give one of them another name")
                     break
                 want = VolumeWant(name=name, inputs=inputs, declared_by=entry.address, cleanup=spec.cleanup)
-                volumes.wants[name] = want
-                volumes.places[name] = spot
-        return volumes
+                self.volumes[name] = want
+                self.spots[name] = spot
 
-    def _default_backend(self, name: str | None) -> Backend:
+    def default_backend(self, name: str | None) -> Backend:
         """The backend of that name. Without a name: the only declared one, else the built-in `local`."""
         if name is None and len(self.kinds["backend"]) == 1 and self._driver(*self.kinds["backend"]) != SSH:
             name = next(iter(self.kinds["backend"]))
@@ -282,7 +300,7 @@ class Assembly:
         clouds = [name for name, driver in drivers.items() if driver not in BUILT_IN]
         return sorted(drivers) if clouds and len(drivers) > 1 and LOCAL not in drivers.values() else []
 
-    def _check_volume_backend(self, entry: Declaration, path: Path, volume: Volume | Inline) -> None:
+    def check_volume_backend(self, entry: Declaration, path: Path, volume: Volume | Inline) -> None:
         """Check a volume's backend, and its region or host."""
         if volume.backend is not None:
             self._check_backend_name(entry, (*path, "backend"), volume.backend)
@@ -291,7 +309,7 @@ class Assembly:
             summary = "several backends are declared, and the volume names none of them"
             self._say(entry, path, "missing-field", summary, hint)
         host = volume.host if isinstance(volume, Volume) else None
-        backend = self._default_backend(volume.backend)
+        backend = self.default_backend(volume.backend)
         on_hosts = self._driver(volume.backend or LOCAL) == SSH
         self._refuse_cloud_fields(entry, path, volume, ("volume_id", "volume_type"), backend.provider)
         for field in _given(volume, ("region", "availability_zone")) if on_hosts else ():
@@ -343,6 +361,20 @@ class Assembly:
             out.append(entry)
         return out
 
+    def _mounts(self, tasks: Sequence[Declaration], scope: TemplateScope) -> dict[str, RankMounts]:
+        """The mounts of every rank of every task. Inline volumes are added first."""
+        mounts = [_Mounts(entry, self, scope) for entry in tasks]
+        total = 0
+        for one in mounts:
+            total += one.task.nodes * sum(max(1, len(mount.names)) for mount in one.task.volumes)
+            if total > MAX_MOUNTS:
+                summary = f"all ranks together have more than {MAX_MOUNTS} mounts"
+                one.say(("volumes",), "too-large", summary, "mount fewer")
+                return {entry.name: () for entry in tasks}
+            one.name()
+            one.declare()
+        return {one.entry.name: one.mounts() for one in mounts}
+
 
 @cache
 def _undeclared(name: str) -> Backend:
@@ -379,3 +411,291 @@ def _places_in(entry: Declaration) -> dict[str, Span]:
         if not isinstance(host, str):
             note(host, f"{entry.address}.hosts.{i}", ("ssh_config", "hosts", i))
     return out
+
+
+# --------------------------------------------------------------------------------- the volumes of each rank
+
+
+@struct(frozen=True, slots=True)
+class _Names:
+    """One mount of a task: each alternative's names by rank. A single name is the same for all ranks."""
+
+    index: int
+    mount: Mount
+    alternatives: tuple[tuple[str, ...], ...]
+    variable: str
+
+    def of(self, rank: int) -> tuple[str, ...]:
+        return tuple(names[rank] if len(names) > 1 else names[0] for names in self.alternatives)
+
+
+class _Mounts:
+    """The mounts of one task: names, then inline volumes, then checks once all volumes are known."""
+
+    def __init__(self, entry: Declaration, assembly: Assembly, scope: TemplateScope) -> None:
+        self.entry, self.assembly, self.scope = entry, assembly, scope
+        self.findings = assembly.findings
+        self.task: Task = entry.spec
+        self.named: list[_Names] = []
+
+    def say(self, path: Path, code: str, summary: str, hint: str | None = None) -> None:
+        span = self.entry.document.span(path)
+        self.findings.add(code, summary, hint, span=span, address=self.entry.address)
+
+    def _path(self, index: int, alternative: int = 0) -> Path:
+        """The path in the document of a mount's name."""
+        written = self.entry.data["volumes"][index]
+        if isinstance(written, str):
+            return ("volumes", index)
+        return ("volumes", index, "name", *([alternative] if isinstance(written["name"], list) else []))
+
+    def name(self) -> None:
+        """Work out the names of all mounts. Invalid ones are reported and left out."""
+        named: list[tuple[int, Mount, tuple[tuple[str, ...], ...], str]] = []
+        for index, mount in enumerate(self.task.volumes):
+            if mount.instance_path is not None:
+                continue  # a folder of the host does not bind a rank to a place
+            alternatives: list[tuple[str, ...]] = []
+            bases: list[str] = []
+            for j, text in enumerate(mount.names):
+                by_rank = self._by_rank(text, self._path(index, j))
+                if by_rank is not None:
+                    alternatives.append(by_rank[0])
+                    bases.append(by_rank[1])
+            if len(alternatives) == len(mount.names):
+                named.append((index, mount, tuple(alternatives), bases[0].upper().replace("-", "_")))
+        variables = _distinct([item[3] for item in named])
+        self.named = [_Names(*item[:3], variable) for item, variable in zip(named, variables, strict=True)]
+
+    def _by_rank(self, text: str, path: Path) -> tuple[tuple[str, ...], str] | None:
+        """The names of one alternative by rank, and the name without the rank's number."""
+        try:
+            name = for_ranks(text, self.scope)
+            if name is None:
+                return (check_name(text),), text
+            # Long ones are checked at once: a hundred thousand ranks may each have one.
+            names = map(name, range(self.task.nodes))
+            return _numbered([each if len(each) <= 100 else check_name(each) for each in names])
+        except TemplateError as bad:
+            if bad.code != "unset":
+                self.say(path, bad.code, str(bad), bad.hint)
+        except BadValueError as bad:
+            hint = bad.hint
+            if "${" in text:  # the nearest name that is different for each rank
+                base = _TEMPLATE.sub("", text).strip("-") if len(text) <= 100 else ""
+                hint = f"write `{base if _BASE.fullmatch(base) else 'name'}-{_OWN}`"
+            self.say(path, bad.code, bad.summary, hint)
+        return None
+
+    def declare(self) -> None:
+        """Add the inline volumes, one for each rank."""
+        for item in tuple(self.named):
+            inline = item.mount.inline
+            if inline is None:
+                continue
+            path, names = self._path(item.index), item.alternatives[0]
+            if len(names) < self.task.nodes:
+                summary = f"`{names[0]}` would be created once for {self.task.nodes} ranks"
+                self.say(path, "volume-of-two-ranks", summary, f"write `{names[0]}-{_OWN}`")
+                self.named.remove(item)
+                continue
+            self.assembly.check_volume_backend(self.entry, ("volumes", item.index), inline)
+            spot = self.entry.document.spot(path)
+            volume = Volume(
+                name=Name(names[0]),
+                backend=Name(inline.backend) if inline.backend is not None else None,
+                region=inline.region,
+                availability_zone=inline.availability_zone,
+                size=inline.size,
+                prevent_destroy=inline.prevent_destroy,
+            )
+            inputs = volume_inputs(volume, self.assembly.default_backend(inline.backend))
+            for name in dict.fromkeys(names):
+                if name in self.assembly.volumes or name in self.assembly.kinds["volume"]:
+                    first = self.assembly.spots.get(name) or self.assembly.kinds["volume"][name].spot
+                    summary = f"there is another volume `{name}`, at {shown_place(first.span)}"
+                    hint = "give one of them another name, or leave out `size` here"
+                    self.say(path, "duplicate-name", summary, hint)
+                    break
+                want = VolumeWant(name=name, inputs=inputs, declared_by=self.entry.address)
+                self.assembly.volumes[name] = want
+                self.assembly.spots[name] = spot
+
+    def mounts(self) -> RankMounts:
+        """The mounts of each rank, checked."""
+        for item in self.named:
+            for j, names in enumerate(item.alternatives):
+                self._exists(item, j, names)
+        self._check_unique()
+        if not self.named:
+            return ((),) * self.task.nodes
+        return tuple(
+            tuple(RankMount(path=i.mount.path, names=i.of(rank), variable=i.variable) for i in self.named)
+            for rank in range(self.task.nodes)
+        )
+
+    def _exists(self, item: _Names, alternative: int, names: Sequence[str]) -> None:
+        documents = self.assembly.kinds["volume"]
+        for rank, name in enumerate(names):
+            match = _NUMBERED.fullmatch(name)
+            bases = [documents[b] for b in ((name, match[1]) if match else (name,)) if b in documents]
+            undecoded = any(document.spec is None for document in bases)
+            if name in self.assembly.volumes or undecoded or self.findings.lost:
+                continue
+            whose = f" (for rank {rank})" if len(names) > 1 else ""
+            path, summary = self._path(item.index, alternative), f"no volume is named `{name}`{whose}"
+            self.say(path, "dangling-reference", summary, self._hint(item, name))
+            return
+
+    def _hint(self, item: _Names, name: str) -> str:
+        wants, documents = self.assembly.volumes, self.assembly.kinds["volume"]
+        if f"{name}-0" in wants:
+            return f"write `{name}-{_OWN}` for each rank's own, or `{name}-0`"
+        match = _NUMBERED.fullmatch(name)
+        base = match[1] if match else name
+        declared = documents.get(base) if match else None
+        if declared is not None and declared.spec is not None:
+            count = declared.spec.count
+            has = f"`{base}` has `count: {count}`" if count else f"`{base}` has no `count`"
+            ends = (each.rpartition("-")[2] for names in item.alternatives for each in names)
+            return f"{has}; write `count: {max(int(end) for end in ends if end.isdecimal()) + 1}`"
+        near = self.findings.near(name, [*documents, *wants] if len(wants) <= 1000 else list(documents))
+        return near or f"declare it: `type: volume` with `name: {base}`, or add `size:` here"
+
+    def _check_unique(self) -> None:
+        """Report volumes that are used twice: a volume is attached to one node at a time, and mounted once
+        there.
+        """
+        users: dict[str, tuple[int, str]] = {}  # volume → the rank that mounts it, and where
+        for item in self.named:
+            if len(item.alternatives) > 1:
+                continue
+            for rank in range(self.task.nodes):
+                name = item.of(rank)[0]
+                if name not in self.assembly.volumes:
+                    break  # reported already
+                other = users.setdefault(name, (rank, item.mount.path))
+                if other == (rank, item.mount.path):
+                    continue
+                if other[0] == rank:
+                    summary = f"`{name}` is mounted twice by rank {rank}"
+                    hint = "mount it once, and use folders of it"
+                else:
+                    why = "a volume is attached to one node at a time"
+                    summary = f"`{name}` is mounted by ranks {other[0]} and {rank}; {why}"
+                    match = _NUMBERED.fullmatch(name)
+                    base = match[1] if match else name
+                    hint = f"write `{base}-{_OWN}`, with `count: {self.task.nodes}` in the volume `{base}`"
+                self.say(self._path(item.index), "volume-of-two-ranks", summary, hint)
+                break
+
+
+def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """The names by rank, checked, and the part before the number at their end."""
+    match = _NUMBERED.fullmatch(names[0])
+    base = match[1] if match else ""
+    if not base or not all(n.startswith(base + "-") and n[len(base) + 1 :].isdecimal() for n in names):
+        raise BadValueError("rank-name", "the names of the ranks may differ only in a number at their end")
+    return tuple(check_name(n) for n in names), base
+
+
+def _distinct(variables: Sequence[str]) -> list[str]:
+    """The names made distinct: the second mount with the same name gets `_2`, and so on."""
+    out: list[str] = []
+    taken: set[str] = set()
+    for variable in variables:
+        name, number = variable, 1
+        while name in taken or (number > 1 and name in variables):
+            number += 1
+            name = f"{variable}_{number}"
+        taken.add(name)
+        out.append(name)
+    return out
+
+
+# ---------------------------------------------------------------------------- variables that documents name
+
+
+def warn_variables(
+    fleets: Sequence[Declaration],
+    tasks: Sequence[Declaration],
+    mounts: Mapping[str, RankMounts],
+    findings: Findings,
+) -> None:
+    """Warn about variables that a document declares and fleetform replaces, or uses and nothing sets."""
+    set_by_fleets = frozenset(name for fleet in fleets for _, env in _envs(fleet) for name, _ in env)
+    for entry in tasks:
+        if entry.document.may_hold(VOLUME_VARIABLE):
+            _warn_unset(entry, mounts[entry.name], set_by_fleets, findings)
+    for entry in (*fleets, *tasks):
+        declared = [(path, env) for path, env in _envs(entry) if env]
+        if not declared:
+            continue
+        task = entry.kind == "task"
+        own = always_set(siblings=task and knows_siblings(entry.spec))
+        own |= _of_mounts(mounts[entry.name]) if task else frozenset()
+        for path, env in declared:
+            written: Any = entry.data
+            for step in path:
+                written = written[step]
+            for i, name in enumerate(name for name, _ in env):
+                if name not in own:
+                    continue
+                at = name if isinstance(written, Mapping) else i
+                entry.add_finding(
+                    findings,
+                    (*path, at),
+                    "replaced-variable",
+                    f"`env` sets `{name}`, which fleetform sets for each rank: the rank gets "
+                    "fleetform's value",
+                    "give the variable another name, or remove it",
+                    key=True,
+                    severity=Severity.WARNING,
+                )
+
+
+def _envs(entry: Declaration) -> Iterator[tuple[Path, Env]]:
+    """Each `env` of a fleet or task, with its path: a fleet's hosts may have their own."""
+    yield ("env",), entry.spec.env
+    config = entry.spec.ssh_config if entry.kind == "fleet" else None
+    for i, host in enumerate(config.hosts if config else ()):
+        yield ("ssh_config", "hosts", i, "env"), host.env
+
+
+def _warn_unset(entry: Declaration, mounts: RankMounts, known: frozenset[str], findings: Findings) -> None:
+    """Warn about variables of volumes that a task's commands use, and nothing sets."""
+    declared = sum(mount.instance_path is None for mount in entry.spec.volumes)
+    if not mounts or len(mounts[0]) < declared:
+        return  # a mount is wrong, and reported
+    own = _of_mounts(mounts)
+    commands = list(_commands(entry.data))
+    known |= own.union(name for name, _ in entry.spec.env)
+    known = known.union(*(_SET.findall(text) for _, text in commands))
+    for path, text in commands:
+        for name in dict.fromkeys(_USED.findall(text)):
+            if name not in known:
+                known |= {name}
+                hint = findings.near(name, own)
+                if hint is None and own:
+                    hint = f"the task's volumes set {', '.join(f'`{variable}`' for variable in sorted(own))}"
+                elif hint is None:
+                    volume = name.removeprefix(VOLUME_VARIABLE).lower().replace("_", "-")
+                    hint = f"mount the volume: `volumes: ['{volume}:/{volume}']`"
+                summary = f"`commands` use `{name}`, and no volume of the task sets it"
+                entry.add_finding(findings, path, "unset-variable", summary, hint, severity=Severity.WARNING)
+
+
+def _commands(data: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, str]]:
+    """The commands of a task or of its groups, with their places."""
+    written = data.get("commands", ())
+    if isinstance(written, str):
+        yield (*above, "commands"), written
+    else:
+        yield from (((*above, "commands", i), text) for i, text in enumerate(written))
+    for i, group in enumerate(data.get("groups", ())):
+        yield from _commands(group, ("groups", i))
+
+
+def _of_mounts(mounts: RankMounts) -> frozenset[str]:
+    """The variables of a task's volumes, the same for all ranks."""
+    return frozenset(VOLUME_VARIABLE + mount.variable for rank in mounts[:1] for mount in rank)
