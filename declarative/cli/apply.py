@@ -217,9 +217,8 @@ def _apply_saved(session: ProjectSession, file: str, options: Mapping[str, Any],
             hint = "give it to `fleetform plan --out FILE`"
         raise failed("usage", f"{', '.join(ineffective)} has no effect on a saved plan", hint)
     saved = read(file, signers(session, options["signed_by"]))
-    run = saved_plan.run_of(
-        session, saved, _run_options(options), output, stopping=lambda: stopping(STOPPING)
-    )
+    options_of_run = _run_options(options)
+    run = saved_plan.run_of(session, saved, options_of_run, output, stopping=lambda: stopping(STOPPING))
     with session.state.lock(run.store, run.doing, options["lock_timeout"]) as writer:
         outcome = _converge(run, saved_plan.checked_plan(run, saved, writer), writer, output)
     return _end(run, outcome, output)
@@ -383,12 +382,10 @@ def protected(run: Run) -> dict[str, bool]:
 
     state, desired = run.store.read(), run.desired
     asked = (run.options.targets, run.options.excludes)
-    meant = {str(r.address): r.node for r in state.of("node") if is_selected(r, *asked)} | {
-        str(r.address): r.volume for r in state.of("volume") if is_selected(r, *asked)
-    }
-    return {
-        at: desired.is_guarded(at, inputs) for at, inputs in meant.items() if desired.protects(at, inputs)
-    }
+    nodes = {str(r.address): r.node for r in state.of("node") if is_selected(r, *asked)}
+    volumes = {str(r.address): r.volume for r in state.of("volume") if is_selected(r, *asked)}
+    meant = (nodes | volumes).items()
+    return {at: desired.is_guarded(at, inputs) for at, inputs in meant if desired.protects(at, inputs)}
 
 
 # ---------------------------------------------------------------------------------- `apply --wait` follows

@@ -249,9 +249,8 @@ def _annotate(path: Path) -> None:
         if item.get("file"):
             where["file"] = os.path.relpath(here / str(item["file"]), top)
             where |= {key: str(item[f]) for key, f in (("line", "line"), ("col", "column")) if item.get(f)}
-        text = clean(item.get("summary", "")) + "".join(
-            f"\n{clean(line)}" for line in str(item.get("hint") or "").splitlines()
-        )
+        lines = [item.get("summary", ""), *str(item.get("hint") or "").splitlines()]
+        text = "\n".join(map(clean, lines))
         # `::error file=fleets/gpu.yaml,line=3::…`: data is escaped as the runner's documentation says.
         properties = ",".join(f"{key}={_escaped(value, more=':,')}" for key, value in where.items())
         line = f"::{kind} {properties}::{_escaped(text)}\n"

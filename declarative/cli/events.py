@@ -23,6 +23,7 @@ from declarative.model.diagnostic import Diagnostic, InvalidError, failed
 
 if TYPE_CHECKING:
     from declarative.model.resource import Desired
+    from declarative.model.spec.policy import OperatorPolicy
     from declarative.reconcile.round import Round
     from declarative.serve.webhooks import Webhook
     from declarative.store import Store
@@ -42,15 +43,12 @@ def targets(session: ProjectSession) -> tuple[list[Webhook], tuple[Diagnostic, .
     faults: list[Diagnostic] = []
     for hook in session.current.project.notify:
         try:
-            url = _value(hook.url, hook.name, policy.refused_variable(DRIVER, hook.url))
-            secret = hook.secret and _value(
-                hook.secret, hook.name, policy.refused_variable(DRIVER, hook.secret)
-            )
+            url = _value(hook.url, hook.name, policy)
+            secret = hook.secret and _value(hook.secret, hook.name, policy)
             if policy.refused_endpoint(url):
                 summary = f"the URL of webhook {hook.name}, in `{hook.url}`, is not allowed"
-                raise failed(
-                    "bad-credential", summary, "use `https://…`; see `endpoints` in docs/security.md"
-                )
+                hint = "use `https://…`; see `endpoints` in docs/security.md"
+                raise failed("bad-credential", summary, hint)
         except InvalidError as error:
             faults += error.diagnostics
         else:
@@ -58,16 +56,14 @@ def targets(session: ProjectSession) -> tuple[list[Webhook], tuple[Diagnostic, .
     return webhooks, tuple(faults)
 
 
-def _value(variable: str, name: str, refused: str | None) -> str:
-    if refused is not None:
+def _value(variable: str, name: str, policy: OperatorPolicy) -> str:
+    if policy.refused_variable(DRIVER, variable) is not None:
         hint = f"name it NOTIFY_…, or allow it: `--allow-variable {variable}`"
         raise failed("bad-credential", f"webhook {name} may not have the variable `{variable}`", hint)
-    value = os.environ.get(variable, "")
-    if not value:
-        raise failed(
-            "missing-env", f"webhook {name} needs `{variable}`, and it is not set", f"set `{variable}`"
-        )
-    return value
+    if value := os.environ.get(variable):
+        return value
+    summary = f"webhook {name} needs `{variable}`, and it is not set"
+    raise failed("missing-env", summary, f"set `{variable}`")
 
 
 @contextmanager

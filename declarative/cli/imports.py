@@ -155,11 +155,10 @@ def _of_backend(
     labels = {key: value if equals else None for key, equals, value in (t.partition("=") for t in tags)}
     kinds = KINDS.values() if only is None else [KINDS[only]]
     try:
-        things = {
-            kind: chosen(call(partial(provider.existing, kind)), regions, labels, globs) for kind in kinds
-        }
+        existing = {kind: call(partial(provider.existing, kind)) for kind in kinds}
     except ProviderError as error:
         raise failed("backend-unreadable", f"backend {backend}: {error.summary}", error.hint) from None
+    things = {kind: chosen(each, regions, labels, globs) for kind, each in existing.items()}
     drafts: list[Draft] = []
     skipped: list[str] = []
     if "node" in things:

@@ -125,13 +125,13 @@ def logs_command(
     if previous and attempt is not None:
         summary = "`--attempt` and `--previous` both say which attempt"
         raise failed("usage", summary, "write one of the two")
-    records = (
-        _earlier(store, state, task, only_rank, attempt) if earlier else find_ranks(state, task, only_rank)
-    )
+    if earlier:
+        records = _earlier(store, state, task, only_rank, attempt)
+    else:
+        records = find_ranks(state, task, only_rank)
     if follow and not all(state.get("rank", r.address.name) == r for r in records):
-        raise failed(
-            "usage", "an earlier attempt has ended: there is nothing to follow", "leave out `--follow`"
-        )
+        summary = "an earlier attempt has ended: there is nothing to follow"
+        raise failed("usage", summary, "leave out `--follow`")
     backends = session.backends(desired, state)
     sources: list[LogSource] = []
     for record in records:
@@ -181,9 +181,8 @@ def _earlier(
 
     earlier = store.journal.earlier_attempts(task)
     attempts = [one for one in earlier if only_rank in (None, one.record.rank.rank)]
-    last = {
-        r.rank.rank: r for r in ranks_of(state, task) if only_rank in (None, r.rank.rank) and not never_ran(r)
-    }
+    ran = {r.rank.rank: r for r in ranks_of(state, task) if not never_ran(r)}
+    last = {rank: record for rank, record in ran.items() if only_rank in (None, rank)}
     chosen: dict[int, EarlierAttempt] = {}
     for one in attempts:
         rank, number = one.record.rank.rank, one.record.generation

@@ -200,9 +200,8 @@ nodes_argument = click.argument(
 def _reason(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     text = " ".join(value.split()) if value else ""
     if len(text) > LONGEST or not text.isprintable():
-        raise failed(
-            "usage", "the reason is not plain text", f"write one line of {LONGEST} characters at most"
-        )
+        hint = f"write one line of {LONGEST} characters at most"
+        raise failed("usage", "the reason is not plain text", hint)
     return text or None
 
 

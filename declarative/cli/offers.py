@@ -130,9 +130,8 @@ def offers_command(
         emit(offers_json(matching, diagnostics))
     else:
         say(diagnostics)
-        show_paged(
-            offers_text(matching, everything=everything, color=out_style()["color"]), paged=not no_pager
-        )
+        text = offers_text(matching, everything=everything, color=out_style()["color"])
+        show_paged(text, paged=not no_pager)
     return 1 if has_errors(diagnostics) else 0
 
 
@@ -165,7 +164,6 @@ def _fleet(desired: Desired, name: str | None) -> Fleet | None:
         raise failed("unknown-address", f"the project has no fleet `{fleet_name}`", hint)
     if fleet.exists:
         hint = "`fleetform status --refresh` shows how they are"
-        raise failed(
-            "usage", f"fleet/{fleet_name} launches nothing: its nodes are machines that are there", hint
-        )
+        summary = f"fleet/{fleet_name} launches nothing: its nodes are machines that are there"
+        raise failed("usage", summary, hint)
     return fleet

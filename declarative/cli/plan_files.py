@@ -64,9 +64,8 @@ def check_place(name: str) -> None:
     try:
         if os.path.lexists(path) and (path.is_symlink() or not _read(path).startswith(BEGIN)):
             hint = "name another file for the plan, or remove that one"
-            raise failed(
-                "not-overwritten", f"`{path}` exists, and is not a signature: it is left alone", hint
-            )
+            summary = f"`{path}` exists, and is not a signature: it is left alone"
+            raise failed("not-overwritten", summary, hint)
     except OSError as error:
         raise failed("unwritable", f"`{path}` cannot be written: {error.strerror}") from None
 

@@ -117,9 +117,8 @@ def _follow(session: ProjectSession, url: str | None, branch: str, within: str) 
     root = checkout.folder.resolve()
     project = (root / within).resolve()
     if not project.is_relative_to(root) or not project.is_dir():
-        raise failed(
-            "usage", f"the branch `{branch}` has no folder `{within}`", "write it as it is in the repository"
-        )
+        summary = f"the branch `{branch}` has no folder `{within}`"
+        raise failed("usage", summary, "write it as it is in the repository")
     session.directory = session.state.directory = project
     return checkout
 

@@ -277,9 +277,8 @@ def name_doubles(drafts: Sequence[Draft]) -> None:
     """Note the keys that a file has twice in one mapping: the tool takes the last one without a warning."""
     for document, draft in {id(d.document): (d.document, d) for d in reversed(drafts) if d.document}.values():
         for key, first, last in document.doubles:
-            draft.notes.append(
-                f"{document.file}:{last}: `{key}` is in line {first} too: the last counts, as for PyYAML"
-            )
+            why = f"`{key}` is in line {first} too: the last counts, as for PyYAML"
+            draft.notes.append(f"{document.file}:{last}: {why}")
 
 
 def keep_apart(drafts: Sequence[Draft]) -> None:

@@ -66,9 +66,8 @@ def from_dstack(document: Document, default: str) -> list[Draft]:
 
 def _service(data: dict[str, Any], default: str, document: Document) -> Draft:
     draft = _draft("task", {k: v for k, v in data.items() if k not in _SERVING}, default, document)
-    draft.notes.insert(
-        0, "a service of dstack: as a task it runs until it is stopped, and nothing routes to it"
-    )
+    what = "as a task it runs until it is stopped, and nothing routes to it"
+    draft.notes.insert(0, f"a service of dstack: {what}")
     for key in (key for key in data if key in _SERVING):
         draft.drop(key, "services have no counterpart", (key,), document.data[key])
     return draft

@@ -98,9 +98,8 @@ def volumes_of(volumes: Iterable[Existing], backend: str, names: FreeNames) -> t
     drafts: list[Draft] = []
     for each in free:
         draft = Draft("volume")
-        name = names.unused(
-            each.name, each.id if NAME.fullmatch(each.id) else f"v-{each.id}"[:41], draft.notes
-        )
+        default = each.id if NAME.fullmatch(each.id) else f"v-{each.id}"[:41]
+        name = names.unused(each.name, default, draft.notes)
         draft.fields = {
             "name": name,
             "backend": backend,
@@ -124,9 +123,8 @@ def _free(things: Iterable[Existing], word: str) -> tuple[list[Existing], list[s
     boots: list[str] = []
     for each in things:
         if each.lineage:
-            owned.append(
-                f"{each.id} ({each.address or 'a thing'} of the state with the lineage {each.lineage})"
-            )
+            whose = f"{each.address or 'a thing'} of the state with the lineage {each.lineage}"
+            owned.append(f"{each.id} ({whose})")
         elif each.boots:
             boots.append(each.id)
         else:

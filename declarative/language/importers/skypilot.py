@@ -232,9 +232,8 @@ def _login(env: dict[str, str], task: Draft) -> None:
         if not image.startswith(registry):
             task.fields["image"] = registry + image
     elif server is not None:
-        task.note(
-            f"{_LOGIN}SERVER has no value in the file: write the registry before `image`, if it is not there"
-        )
+        why = "write the registry before `image`, if it is not there"
+        task.note(f"{_LOGIN}SERVER has no value in the file: {why}")
     if user is None and password is None:
         return
     variables = {key: f"${{{{ env.{_LOGIN}{key} }}}}" for key in ("USERNAME", "PASSWORD")}
@@ -530,9 +529,8 @@ class _Resources:
         codes = fields.get("recover_on_exit_codes")
         events = ["no-capacity", "interruption"]
         retry: dict[str, Any] = {"on_events": events, "duration": "off"}
-        self.task.note(
-            f"`{key}` became `retry`: after lost nodes it runs again, from its own checkpoints", path
-        )
+        what = "after lost nodes it runs again, from its own checkpoints"
+        self.task.note(f"`{key}` became `retry`: {what}", path)
         if strategy:
             why = "a lost node is replaced wherever it is cheapest"
             self.task.drop(f"{key}.strategy", why, path, strategy)

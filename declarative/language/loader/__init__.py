@@ -91,8 +91,6 @@ def load(
     desired = replace(desired, unmatched=unmatched, skipped=skipped_at, places=places)
     if look != "none":
         where = {entry.address: entry.document for entry in entries}
-        read = look == "contents"
-        desired = with_files(
-            desired, where, findings, root=files.root, names=files.names(), state=state, read=read
-        )
+        names, read = files.names(), look == "contents"
+        desired = with_files(desired, where, findings, root=files.root, names=names, state=state, read=read)
     return Loaded(desired, files.names(), findings.finish())

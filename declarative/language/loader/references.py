@@ -439,8 +439,7 @@ class _Mounts:
         self.named: list[_Names] = []
 
     def say(self, path: Path, code: str, summary: str, hint: str | None = None) -> None:
-        span = self.entry.document.span(path)
-        self.findings.add(code, summary, hint, span=span, address=self.entry.address)
+        self.entry.add_finding(self.findings, path, code, summary, hint)
 
     def _path(self, index: int, alternative: int = 0) -> Path:
         """The path in the document of a mount's name."""

@@ -128,9 +128,8 @@ def _decoded(content: str | bytes, file: str, out: list[Diagnostic], most: int) 
         text.encode("utf-8")
     except UnicodeError:
         hint = "save it as UTF-8, and keep binary files out of the project's directory"
-        out.append(
-            Diagnostic(code="bad-encoding", summary="the file is not UTF-8 text", hint=hint, span=start)
-        )
+        summary = "the file is not UTF-8 text"
+        out.append(Diagnostic(code="bad-encoding", summary=summary, hint=hint, span=start))
         return None
     text = text.removeprefix("\ufeff")
     if sum(map(text.count, "\n\r,:")) > MAX_MARKS:

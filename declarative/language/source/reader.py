@@ -298,9 +298,8 @@ class Reader:
         elif _is_merge(key, event):
             self._say("unsupported-yaml", "merge keys are not supported", node, "write the fields out")
         elif len(key) > MAX_KEY:
-            self._say(
-                "too-large", f"a key has more than {MAX_KEY} characters", node, "check indentation and quotes"
-            )
+            summary = f"a key has more than {MAX_KEY} characters"
+            self._say("too-large", summary, node, "check indentation and quotes")
         else:
             return True
         return False
@@ -348,9 +347,8 @@ class Reader:
             value = int(digits, _BASES[kind])
         if not math.isfinite(value) or (isinstance(value, int) and abs(value) > MAX_WHOLE):
             summary = f"`{match[0][:40]}` is not a number that can be used here"
-            self._say(
-                "out-of-range", summary, place, f"whole numbers go up to {MAX_WHOLE}; {QUOTE} if it is text"
-            )
+            hint = f"whole numbers go up to {MAX_WHOLE}; {QUOTE} if it is text"
+            self._say("out-of-range", summary, place, hint)
             return None
         return value
 

@@ -196,9 +196,8 @@ def _open_quote(fault: _Fault) -> _Message:
 def _bracket(fault: _Fault) -> _Message:
     opened, closes = ("[", "]") if "']'" in fault.problem else ("{", "}")
     if fault.at.ended:
-        return _Message(
-            f"the `{opened}` that opens here is never closed", f"close it with `{closes}`", fault.opening
-        )
+        summary = f"the `{opened}` that opens here is never closed"
+        return _Message(summary, f"close it with `{closes}`", fault.opening)
     there = f"the `{opened}` of line {fault.opening.line + 1}"
     hint = f"write a `,` before this, or close {there} with `{closes}`; {QUOTE} where a bracket is text"
     return _Message(f"expected `,` or `{closes}`, for {there}", hint, fault.at)
@@ -258,9 +257,8 @@ def _block_text(fault: _Fault) -> _Message:
     hint = f"{QUOTE} where `{char}` is text; a range is written `4..`"
     if char == "|":
         hint = f"{QUOTE} where `|` is text; text of several lines begins in the line after `|`"
-    return _Message(
-        f"nothing may follow the `{char}` that begins a text of several lines", hint, fault.opening
-    )
+    summary = f"nothing may follow the `{char}` that begins a text of several lines"
+    return _Message(summary, hint, fault.opening)
 
 
 def _directive(fault: _Fault) -> _Message:
