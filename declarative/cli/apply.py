@@ -20,17 +20,14 @@ from declarative.cli.options import (
     approve_option,
     check_refresh,
     confirm,
-    effort_option,
     examples,
     json_option,
     lock_option,
     name_tasks,
     new_state_option,
     part_options,
+    planning_options,
     project_command,
-    refresh_option,
-    replace_option,
-    reuse_option,
     unplaced_option,
 )
 from declarative.cli.output import INTERRUPTED, STOPPING, say, stopping
@@ -120,11 +117,7 @@ ELSEWHERE = (
     help="With FILE: refuse a plan that this public key (`ssh-ed25519 AAAA…`), or one in a file of that "
     "name, did not sign. Also FLEETFORM_SIGNED_BY.",
 )
-@part_options
-@refresh_option
-@replace_option
-@reuse_option
-@effort_option
+@planning_options
 @json_option
 @lock_option
 @project_command

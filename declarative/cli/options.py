@@ -74,6 +74,17 @@ replace_option = click.option(
 )
 
 
+def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order of the help."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 def part_options(command: F, *, target: str = "what it needs", exclude: str = "what depends on it") -> F:
     """`--target` and `--exclude`, and what goes with a target and is left out with what is excluded."""
 
@@ -93,11 +104,6 @@ def part_options(command: F, *, target: str = "what it needs", exclude: str = "w
     return options(command)
 
 
-refresh_option = click.option(
-    "--refresh-only",
-    is_flag=True,
-    help="Only record what happened by itself: do nothing about it, nor about what is declared.",
-)
 reuse_option = click.option(
     "--reuse",
     is_flag=True,
@@ -121,6 +127,18 @@ effort_option = click.option(
     default=1,
     help="Look about N times as long for the cheapest launches, and for how cheap they could be.",
 )
+planning_options = all_of(
+    part_options,
+    click.option(
+        "--refresh-only",
+        is_flag=True,
+        help="Only record what happened by itself: do nothing about it, nor about what is declared.",
+    ),
+    replace_option,
+    reuse_option,
+    effort_option,
+)
+"""What `plan` and `apply` take alike."""
 work_option = click.option(
     "--max-work",
     metavar="N",
@@ -131,17 +149,6 @@ work_option = click.option(
 rank_option = click.option("--rank", type=click.IntRange(min=0), help="The same as TASK/RANK.")
 ranks_argument = click.argument("target", metavar="TASK[/RANK]", shell_complete=completion.ranks)
 words_argument = click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
-
-
-def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator, in the order of the help."""
-
-    def add(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
 
 
 def no_pager_option(result: str) -> Callable[[F], F]:

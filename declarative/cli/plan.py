@@ -23,9 +23,8 @@ from declarative.cli.options import (
     new_state_option,
     no_pager_option,
     offline_option,
-    part_options,
+    planning_options,
     project_command,
-    refresh_option,
     replace_option,
     reuse_option,
     state_errors,
@@ -236,11 +235,7 @@ EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "e
 @click.option("--summary", "summary_only", is_flag=True, help="Print the last lines only.")
 @report_options
 @no_pager_option("plan")
-@part_options
-@refresh_option
-@replace_option
-@reuse_option
-@effort_option
+@planning_options
 @unplaced_option
 @new_state_option
 @work_option
