@@ -409,12 +409,11 @@ def _note(why: str, group: Sequence[Refused], desired: Desired) -> Diagnostic:
         why = why.replace("its key is", "their keys are").replace("its key has", "their keys have")
         why = why.replace("way to it,", "way to them,").replace("it refuses", "they refuse")
     hosts, are = ("host", "is") if is_one else ("hosts", "are")
-    code, field = ("host-key-changed" if refusal.known else "host-key-unknown"), "hosts"
+    code = "host-key-changed" if refusal.known else "host-key-unknown"
+    field = "hosts"
     if not refusal.key:
-        code, field = (
-            "identity-refused",
-            "proxy_jump.identity_file" if refusal.on_the_way else "identity_file",
-        )
+        code = "identity-refused"
+        field = "proxy_jump.identity_file" if refusal.on_the_way else "identity_file"
     names = (f"{address}.hosts.{host.index}.{field}", f"{address}.{field}", address)
     return Diagnostic(
         code=code,
