@@ -1321,15 +1321,10 @@ BY_CHAPTER: Mapping[Chapter, Mapping[str, Code]] = {
     Chapter.STATE: STATE,
     Chapter.COMMAND: COMMAND,
 }
-CODES: dict[str, Code] = {
-    **YAML,
-    **LANGUAGE,
-    **TEMPLATES,
-    **REFERENCES,
-    **PLANNING,
-    **PLACEMENT,
-    **SAVED,
-    **STATE,
-    **COMMAND,
-}
 REJECTIONS: dict[str, Code] = {**STRUCTURAL, **CAPACITY}
+CODES: dict[str, Code] = {
+    code: entry
+    for chapter, entries in BY_CHAPTER.items()
+    if chapter not in (Chapter.STRUCTURAL, Chapter.CAPACITY)
+    for code, entry in entries.items()
+}

@@ -88,7 +88,7 @@ def address_of(kinds: Iterable[str]) -> Pattern:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A type hint taken apart. Of marks on several levels, the outer one counts."""
+    """A type hint taken apart. The outer one of marks on several levels counts."""
 
     base: Any
     args: tuple[Any, ...]

@@ -160,7 +160,7 @@ MOST_SUMS = 500
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One file or symbolic link. Of its mode only whether it is executable counts, as in git."""
+    """One file or symbolic link. Its mode counts only as far as it is executable, as in git."""
 
     path: str
     """Below the rank's folder."""

@@ -112,29 +112,26 @@ class Record:
         inputs = self.typed
         return None if isinstance(inputs, NodeInputs | VolumeInputs) else inputs.task
 
+    # The inputs of one kind each; the record has to be of it.
+
     @property
     def node(self) -> NodeInputs:
-        """The inputs of a node."""
         return cast("NodeInputs", self.typed)
 
     @property
     def volume(self) -> VolumeInputs:
-        """The inputs of a volume."""
         return cast("VolumeInputs", self.typed)
 
     @property
     def reservation(self) -> ReservationInputs:
-        """The inputs of a reservation."""
         return cast("ReservationInputs", self.typed)
 
     @property
     def attachment(self) -> AttachmentInputs:
-        """The inputs of an attachment."""
         return cast("AttachmentInputs", self.typed)
 
     @property
     def rank(self) -> RankInputs:
-        """The inputs of a rank."""
         return cast("RankInputs", self.typed)
 
     # What backends returned, and what commands recorded beside it, by the keys below.
@@ -359,8 +356,8 @@ GIVEN_UP = "given_up"
 DRAINED = "drained"
 
 ENDED_ATTEMPT = "attempt"
-"""Among what the journal keeps of a rank that was deleted: the `id` of its attempt, and the `node` and
-`machine` where its output is."""
+"""The journal's key for the `id` of the attempt of a rank that was deleted, and for the `node` and `machine`
+where its output is."""
 
 TAGS = "tags"
 """The key in `provider.Thing.actual` for what is left of the tags that a thing was made with, including those

@@ -78,13 +78,13 @@ NOT_RELEASED = "its gang was never complete: none of its commands ran"
 """The cause of a rank that is `lost` while it waited."""
 
 HARD = "hard"
-"""Among what a host can do: its kernel holds a rank to its CPUs and its memory."""
+"""An ability of a host: its kernel holds a rank to its CPUs and its memory."""
 
 RUNTIMES = ("podman", "docker")
-"""Among what a host can do: what runs a rank's image, the one to prefer first."""
+"""Abilities of a host: what runs a rank's image, the preferred one first."""
 
 ANY_RUNTIME = "any-runtime"
-"""Among what a host can do: it may have one of `RUNTIMES`, and its backend cannot tell which."""
+"""An ability of a host: it may have one of `RUNTIMES`, and its backend cannot tell which."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)

@@ -132,7 +132,7 @@ def _bytes(data: Any) -> bytes:
 
 
 def _done(action: Mapping[str, Any]) -> dict[str, Any]:
-    """What an action does. Of a retry its number counts, but not its time, which differs in each plan. An
+    """What an action does. The number of a retry counts, but not its time, which differs in each plan. An
     update that ends what runs does so by the time of the plan: a `max_duration` that is over by then.
     """
     after = action["after"]

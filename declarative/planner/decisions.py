@@ -141,7 +141,7 @@ def _with_stuck(
     for number, before in enumerate(rounds):
         stuck |= before.stuck
         if seated - {choice.task for choice in before.outcome.choices}:
-            # Without those that are stuck others are seated, of which no change may take the place.
+            # Others are seated once the stuck tasks do not take part. No change may take their places.
             outcome_then = before.placed.outcome(request.explained_task, shared=not number, seated=seated)
             outcome_then = until_scheduled(outcome_then, request.desired, request.inventory, request.now)
             stuck |= {r.task: r for r in outcome_then.refusals if r.task in before.stuck}
@@ -510,7 +510,7 @@ def _behind_others(
 
 
 def _moments(taken: Collection[Sequence[OthersShare]]) -> list[float]:
-    """The latest times at which something is given back, earliest first. By the last one everything is."""
+    """The latest times at which something is given back, earliest first. Everything is by the last one."""
     ends = sorted({one.until for shares in taken for one in shares if one.until is not None})
     step = max(1, -(-len(ends) // (MOST_STEPS - 1)))
     return [*ends[step - 1 :: step], float("inf")]
@@ -519,7 +519,7 @@ def _moments(taken: Collection[Sequence[OthersShare]]) -> list[float]:
 def _at(
     node: Node, moment: float, taken: Mapping[str, Sequence[OthersShare]], choices: Sequence[Choice]
 ) -> Node:
-    """A node as it will be once all jobs have ended whose time is over at that moment."""
+    """A node as it will be at that moment, when all jobs have ended that have no more time by then."""
     holders = {block: holder for block, holder in node.held.items() if holder.startswith("rank/")}
     for choice in choices:
         if choice.node == node.name:

@@ -52,7 +52,7 @@ MOST_RANKS = 20
 """At most so many ranks of a task are explained; the rest are only counted."""
 
 MOST_LOOKED = 200
-"""For at most so many tasks without a place, the reason why a node rejected them is looked up."""
+"""The reason why a node rejected tasks without a place is looked up for at most so many of them."""
 
 _NOT_WHILE_QUEUED = ("idle-there", "runs", "promised")
 """Reasons that do not apply to a rank that waits in a queue."""
@@ -104,7 +104,7 @@ class TaskAnswer:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class LookedAt:
-    """Tasks without a place for which a node was rejected by the same reason. Without a code, it would hold a
+    """Tasks without a place that a node rejected for the same reason; if there is no code, it would hold a
     rank.
     """
 
@@ -235,7 +235,7 @@ class Explainer:
         """Everything as it is once the plan is done."""
         avoiding = {task: decision.avoids for task, decision in self.decisions.tasks.items()}
         nodes = [
-            replace(avoided_by(decision.node, avoiding), total=decision.blocks)
+            avoided_by(decision.planned, avoiding)
             for decision in self.decisions.fleets.decisions.values()
             if not decision.goes
         ]
@@ -482,7 +482,7 @@ class Explainer:
         preview = self.previews[name]
         status = "deleted" if decision.goes else "changed" if decision.changed else "kept"
         why = [Why(decision.goes.value, goes_text(decision))] if decision.goes else []
-        node = decision.node if decision.goes else replace(decision.node, total=decision.blocks)
+        node = decision.node if decision.goes else decision.planned
         looked_at, not_asked = ((), 0) if decision.goes else self._looked(name)
         return NodeAnswer(
             address=f"node/{name}",
@@ -530,7 +530,7 @@ class Explainer:
         )
 
     def _looked(self, name: str) -> tuple[tuple[LookedAt, ...], int]:
-        """For each task without a place, the reason why the node rejected it."""
+        """The reason why the node rejected each task without a place."""
         asks: list[tuple[Ask, int]] = []
         for refusal in self.plan.unplaced.refusals[:MOST_LOOKED]:
             rank = next((v.rank for v in refusal.ranks if v.verdict is Verdict.CAUSE), 0)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from declarative.planner.fleets import Fleets
 
 MOST_WAYS = 16
-"""Ways that are kept for one node or cluster. Beside these, the first ways are kept that differ from all of
-them in place, or in being on demand.
+"""Ways that are kept for one node or cluster. The first ways that differ from all of them in place, or in
+being on demand, are kept as well.
 """
 
 MOST_LOOKS = 1_000_000
@@ -401,7 +401,7 @@ class SoldOut:
             self.regions.add((offer.backend, offer.region, offer.spot))
 
     def has(self, offer: OfferInputs) -> bool:
-        """Whether asking for an offer is known to be in vain."""
+        """Whether an offer is known to be sold out."""
         return (offer.backend, offer.region, offer.spot) in self.regions or offer_key(offer) in self.kinds
 
 

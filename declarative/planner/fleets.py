@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from declarative.model.blocks import split
-from declarative.model.diagnostic import Diagnostic, Severity, and_more
+from declarative.model.diagnostic import Diagnostic, and_more
 from declarative.model.inputs import NodeInputs, differing
 from declarative.model.record import struct
 from declarative.model.resource import Desired, Host, Offer, fleet_marks, offer_of
@@ -98,14 +98,9 @@ class NodeDecision:
         return not self.record.outputs and self.record.node.is_shared
 
     @property
-    def blocks(self) -> int:
-        """The number of blocks that this plan splits it into."""
-        return self.after.blocks
-
-    @property
     def planned(self) -> Node:
         """The node, split as it will be."""
-        return replace(self.node, total=self.blocks)
+        return replace(self.node, total=self.after.blocks)
 
     @property
     def waits(self) -> bool:
@@ -122,11 +117,6 @@ class NodeDecision:
         """Its backend, and the key of the host that it is."""
         return self.node.backend, self.record.node.host_key
 
-    @property
-    def usefulness(self) -> int:
-        """How much its fleet loses with it while it is idle."""
-        return usefulness(self.record, self.node.readiness.state)
-
 
 def least_useful_first(decisions: Iterable[NodeDecision]) -> list[NodeDecision]:
     """The order in which a fleet gives up idle nodes.
@@ -134,7 +124,7 @@ def least_useful_first(decisions: Iterable[NodeDecision]) -> list[NodeDecision]:
     Among equally useful nodes, those that would be made anew come first, then the highest numbers.
     """
     by_number = sorted(decisions, key=lambda f: natural(f.node.name), reverse=True)
-    return sorted(by_number, key=lambda f: (f.usefulness, not f.remade))
+    return sorted(by_number, key=lambda f: (usefulness(f.record, f.node.readiness.state), not f.remade))
 
 
 def fixed_changes(record: Record, fleet: Fleet) -> tuple[str, ...]:
@@ -517,7 +507,7 @@ class Fleets:
         wait = fleet.idle_duration.seconds
         idle = [f for f in unused if f.idle and not f.unprotects and "idle_duration" not in f.changed]
         due = [f for f in idle if wait is not None and self._idle_for(f) >= wait]
-        may_go = [f for f in idle if f in due or f.usefulness < BOOTS]
+        may_go = [f for f in idle if f in due or usefulness(f.record, f.node.readiness.state) < BOOTS]
         if not due or spare >= len(may_go):
             return least_useful_first(due)
         return least_useful_first(may_go)[:spare]
@@ -545,11 +535,8 @@ class Fleets:
         return self.now - unused_since(decision.record, since)
 
     def _note(self, decision: NodeDecision, code: str, what: str, hint: str) -> None:
-        address = decision.address
-        summary = f"{address} {what}"
-        self.diagnostics.append(
-            Diagnostic(code=code, summary=summary, hint=hint, address=address, severity=Severity.WARNING)
-        )
+        summary = f"{decision.address} {what}"
+        self.diagnostics.append(warning(self.desired, decision.address, code, summary, hint))
 
 
 def _key(host: Host) -> tuple[str, str, str]:

@@ -227,7 +227,7 @@ def vanished(
 
     This is more likely a fault than the truth, so the user decides (rule 2 of docs/architecture.md, "Rules
     for backends"). A thing that its backend reports as ended is not missing: any number of spot nodes may be
-    taken away at once. Nor is a volume that was known to be gone before.
+    taken away at once. A volume that was known to be gone before is not missing either.
     """
     deleting = {intent.address for intent in recorded.intents if intent.op == "delete"}
     missing = sorted(inventory.gone - deleting - inventory.ended.keys())
@@ -379,8 +379,8 @@ def warning_health(diagnostics: Iterable[Diagnostic]) -> tuple[Health, ...]:
 LIMIT = 600.0
 """Seconds after which a node is given up if its fleet is not declared."""
 ALONE = 0.65
-"""The share of its fleet's `unreachable_duration` that a rank runs on when its host is cut off. In the rest
-it has to notice that and end, before others count it as lost; they begin to count later than it does."""
+"""The share of its fleet's `unreachable_duration` for which a rank runs on when its host is cut off. It has
+the rest to notice that and end, before others count it as lost; they begin to count later than it does."""
 AT_ONCE = 60.0
 """Seconds within which nodes fall silent `at once`."""
 SURE = 3

@@ -568,24 +568,16 @@ MOST_NAMED = 3
 
 
 class PricedNode(Protocol):
-    """A node with its price, and who holds which of its blocks."""
+    """A node with the price of the whole, and what of it this project pays: USD an hour, None if unknown."""
 
     @property
-    def fleet(self) -> str:
-        """The name of its fleet."""
-
+    def fleet(self) -> str: ...
     @property
-    def total(self) -> int:
-        """The number of its blocks."""
-
+    def total(self) -> int: ...
     @property
-    def price(self) -> float | None:
-        """USD an hour for the whole node; None if unknown."""
-
+    def price(self) -> float | None: ...
     @property
-    def cost(self) -> float | None:
-        """What it costs this project, USD an hour; None if unknown."""
-
+    def cost(self) -> float | None: ...
     @property
     def holders(self) -> Mapping[int, str]:
         """Busy block → its holder, `rank/train-0`."""

@@ -189,7 +189,7 @@ def node_previews(decisions: Decisions, holders: BlockHolders) -> tuple[NodePrev
         out[name] = NodePreview(
             name=name,
             fleet=node.fleet,
-            total=node.total if decision.goes else decision.blocks,
+            total=node.total if decision.goes else decision.after.blocks,
             holders={} if decision.goes else holders.get(name, {}),
             status="new" if decision.fresh else "deleted" if decision.goes else "kept",
             state=node.readiness.state.value,
@@ -238,8 +238,8 @@ through all fields of both documents.
 def node_differences(
     nodes: Iterable[Record], desired: Desired, inventory: Inventory, anew: Collection[str] = ()
 ) -> tuple[Difference, ...]:
-    """What differs, by node and field. Of the nodes `anew`, which this plan makes anew, only the image that
-    the cloud gives for what is declared: all else is in their actions.
+    """What differs, by node and field. The actions of the nodes `anew`, which this plan makes anew, say the
+    rest: for these, only the image counts that the cloud gives for what is declared.
     """
     known = _Declared(desired, inventory)
     out: list[Difference] = []

@@ -60,8 +60,8 @@ def naming_nothing(desired: Desired, state: State) -> Iterator[Diagnostic]:
     """Warnings about entries of the `project` document that name nothing declared or recorded, and were
     probably mistyped. `state` is what is recorded, under the names that `moved` gives.
 
-    People keep entries that were carried out: those get no warning, nor does one of which nothing shows that
-    it was meant for something that is there.
+    People keep entries that were carried out. These get no warning, and neither does an entry if nothing
+    shows that it was meant for something that is there.
     """
     project = desired.project
     if not (project.moved or project.removed or project.limits.protected):

@@ -21,7 +21,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from declarative.model.codec import ALWAYS, PLAN_KIND, BadDataError, outline, reader, to_data
-from declarative.model.diagnostic import Diagnostic, InvalidError, is_version
+from declarative.model.diagnostic import Diagnostic, InvalidError, failed, is_version
 from declarative.model.inputs import (
     WORD,
     AttachmentInputs,
@@ -128,7 +128,7 @@ def load(text: str, name: str, version: str) -> SavedPlan:
     data, checksum = _parse(text, name)
     _check_format(data, name, version)
     if data.get("checksum") != checksum:
-        raise _refused(
+        raise failed(
             "plan-edited",
             f"{name} is not as it was saved: its checksum does not match",
             f"a plan is changed in the YAML: edit that, and {AGAIN}",
@@ -181,7 +181,7 @@ def _check_format(data: Mapping[str, Any], name: str, version: str) -> None:
         f"{format_version}" if type(format_version) is int and abs(format_version) < 1 << 31 else "unknown"
     )
     number += " of another build" if same else ""
-    raise _refused(
+    raise failed(
         "plan-format",
         f"{name} has format {number}, made by fleetform {by}; "
         f"this is fleetform {version}, which reads format {FILE_VERSION}",
@@ -189,12 +189,8 @@ def _check_format(data: Mapping[str, Any], name: str, version: str) -> None:
     )
 
 
-def _refused(code: str, summary: str, hint: str) -> InvalidError:
-    return InvalidError((Diagnostic(code=code, summary=summary, hint=hint),))
-
-
 def _no_plan(name: str, why: str) -> InvalidError:
-    return _refused("not-a-plan", f"{name} is no plan that can be used: {why}", AGAIN)
+    return failed("not-a-plan", f"{name} is no plan that can be used: {why}", AGAIN)
 
 
 def _backend(name: str, data: Any) -> Backend:
@@ -403,7 +399,7 @@ def _offers(plan: Plan, state: State, inventory: Inventory) -> dict[str, OfferFa
     there = {
         OfferKey.of(o): o
         for name in sorted({key.backend for key in counts})
-        for o in reversed(inventory.offers.get(name, ()))  # of two the first holds
+        for o in reversed(inventory.offers.get(name, ()))  # the first of two counts
     }
     out: dict[str, OfferFact | None] = {}
     for key in sorted(counts, key=_offer_name):

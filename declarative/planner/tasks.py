@@ -1,7 +1,7 @@
 """Tasks and their ranks: which go on, which have ended, which run (again), which are deleted.
 
-Failures in a row are a series. It begins when the first failure is noticed. For the `duration` of the task's
-`retry` the task runs again, with all its ranks. An attempt that ran for longer than that begins a new series:
+Failures in a row are a series. It begins when the first failure is noticed. The task runs again, with all its
+ranks, for the `duration` of its `retry`. An attempt that ran for longer than that begins a new series:
 a task that trains for days may be interrupted more than once. The series is recorded in the inputs of the
 ranks (`state.RETRIES`), so that saved plans and the journal have it, too.
 """

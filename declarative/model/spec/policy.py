@@ -28,7 +28,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "digitalocean": ("DIGITALOCEAN_*", "DO_*"),
     "vultr": ("VULTR_*",),
 }
-"""The variables that each driver's own tools use. For any other driver: those that begin with its name."""
+"""The variables that each driver's own tools use. Any other driver has those that begin with its name."""
 
 
 class PlanKey(Word):

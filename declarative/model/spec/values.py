@@ -235,6 +235,7 @@ class Duration:
     """Seconds: `90`, `30m`, `2h` or `2 h`, `1d`, `1w`; `off` is None."""
 
     seconds: int | None
+    LEAST: ClassVar[int] = 0
     HINT: ClassVar[str] = "write seconds or a number with s, m, h, d or w: `90`, `30m`, `2h`; or `off`"
 
     @classmethod
@@ -264,7 +265,7 @@ class Duration:
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, {"const": False}]}
+        return {"anyOf": [{"type": "integer", "minimum": cls.LEAST}, {"type": "string"}, {"const": False}]}
 
     def plain(self) -> Json:
         """The largest unit that keeps it whole."""
@@ -279,18 +280,18 @@ class Duration:
 class IdleDuration(Duration):
     """How long something may stay unused before it is deleted; `-1` is `off`, as in dstack."""
 
+    LEAST: ClassVar[int] = -1
+
     @classmethod
     def parse(cls, value: Json) -> Self:
         """`bad-duration`."""
         return super().parse("off" if value in (-1, "-1") and not isinstance(value, bool) else value)
 
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        return {"anyOf": [{"type": "integer", "minimum": -1}, {"type": "string"}, {"const": False}]}
-
 
 class TimeLimit(Duration):
     """The longest time that something may take, above zero."""
+
+    LEAST: ClassVar[int] = 1
 
     @classmethod
     def parse(cls, value: Json) -> Self:
@@ -300,10 +301,6 @@ class TimeLimit(Duration):
             hint = "write `off` for no limit, or at least `1s`"
             raise BadValueError("out-of-range", f"a limit of `{limit.plain()}` lets nothing run", hint)
         return limit
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        return {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}, {"const": False}]}
 
 
 # ---------------------------------------------------------------------- what is asked for, and where
