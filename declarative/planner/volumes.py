@@ -114,14 +114,15 @@ def decide_volumes(
         if record.address.name not in decisions:
             decisions[record.address.name] = _removed(desired, record, destroy=destroy)
     errors = _lost(desired, decisions.values())
-    for name in (name for name, decision in decisions.items() if decision.put_off):
+    for unprotected in (decision for decision in decisions.values() if decision.put_off):
+        name, why = unprotected.name, unprotected.put_off
         done, does = ("replaced", "replaces") if name in desired.volumes else ("deleted", "deletes")
-        summary = f"volume/{name} is not {done} by this plan ({decisions[name].put_off}): it is recorded as "
+        summary = f"volume/{name} is not {done} by this plan ({why}): it is recorded as protected"
         hint = (
             f"this plan ends its protection: apply it, then plan again; that plan {does} the volume, and its "
             "content is lost; to keep it, undo the change"
         )
-        errors.append(warning(desired, f"volume/{name}", "protection-ends", f"{summary}protected", hint))
+        errors.append(warning(desired, f"volume/{name}", "protection-ends", summary, hint))
     errors += [gone_volume(desired, decision.name) for decision in decisions.values() if decision.lost]
     for address in pinned & state.records.keys():
         decision = decisions.get(address.name) if address.kind == "volume" else None
