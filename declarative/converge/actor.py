@@ -182,8 +182,8 @@ def _differs(path: Path, known: _Tracked, compared: int) -> bool:
         return False
     if status.st_size == known.size and status.st_mtime_ns == known.mtime < compared:
         return False
-    data = path.read_bytes()
-    blob = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False)
+    content = path.read_bytes()
+    blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False)
     return blob.digest() != known.blob
 
 

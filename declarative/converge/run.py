@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
@@ -312,7 +312,19 @@ class Run:
         progress = self.observer.progress()
         ids = [action.id for action in plan.actions]
         gone = [action.id for action in plan.actions if action.of_gone]
-        progress.expect(len(ids), _only_records(plan, state), ids, gone)
+        # What ends nothing, since it was adopted or its rank has ended; and what adopts.
+        records = [
+            action.id
+            for action in plan.actions
+            if action.forgets
+            or (action.op == "create" and adopted_id(action.typed) is not None)
+            or (
+                action.op == "delete"
+                and action.address.kind == "rank"
+                and state.has_ended(action.address.name)
+            )
+        ]
+        progress.expect(len(ids), records, ids, gone)
         tools = Tools(
             writer=writer,
             backends=self.session.backends(self.desired, state),
@@ -389,14 +401,3 @@ def check_env(plan: Plan, state: State) -> None:
         errors.append(Diagnostic(code="missing-env", summary=summary, hint=hint, address=address))
     if errors:
         raise InvalidError(errors)
-
-
-def _only_records(plan: Plan, state: State) -> Iterator[str]:
-    """The ids of deletes that end nothing, of ranks that have ended and of what was adopted; and of creates
-    that adopt.
-    """
-    for action in plan.actions:
-        ended = action.address.kind == "rank" and state.has_ended(action.address.name)
-        adopts = action.op == "create" and adopted_id(action.typed) is not None
-        if action.forgets or adopts or (action.op == "delete" and ended):
-            yield action.id

@@ -6,7 +6,7 @@ The caller does the work of a round with the code of `apply`. `clock` and `wait`
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field, replace
 from time import gmtime, strftime
@@ -50,13 +50,6 @@ def left_alone(outage: Outage) -> Wait:
     since = strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(outage.since))
     why = f"{outage.part} cannot be read since {since}: {outage.why}".lstrip()
     return Wait(address=f"backend/{outage.backend}", action="read", why=why, until=outage.until)
-
-
-def unplaced(plan: Plan | None) -> Iterator[Wait]:
-    """The tasks of a plan that have no place."""
-    for refusal in plan.unplaced.refusals if plan else ():
-        why, hint = f"has no place: {refusal.summary}", refusal.hint or ""
-        yield Wait(address=f"task/{refusal.task}", action="create", why=why, hint=hint)
 
 
 @struct(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from declarative.planner.plan import Plan
 from declarative.reconcile.checkout import Checkout
 from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest, refused
 from declarative.reconcile.repeatable import Marks, Moment, RepeatableRound, lasts, marks_of, settled
-from declarative.reconcile.round import LoopObserver, Round, RunObserver, Stop, Wait, left_alone, unplaced
+from declarative.reconcile.round import LoopObserver, Round, RunObserver, Stop, Wait, left_alone
 from declarative.reconcile.watched_files import WatchedFiles
 from declarative.render.status_view import status_view
 from declarative.spans import span
@@ -187,7 +187,11 @@ class RoundRun:
 
     def waits(self) -> tuple[Wait, ...]:
         """What the round did not do of the plan, including tasks without a place."""
-        return (*(self.allowed.waits if self.allowed else ()), *unplaced(self._whole))
+        waits = list(self.allowed.waits if self.allowed else ())
+        for refusal in self._whole.unplaced.refusals if self._whole else ():
+            why, hint = f"has no place: {refusal.summary}", refusal.hint or ""
+            waits.append(Wait(address=f"task/{refusal.task}", action="create", why=why, hint=hint))
+        return tuple(waits)
 
     def as_round(self, waits: tuple[Wait, ...]) -> Round:
         """The round, as its observers get it."""

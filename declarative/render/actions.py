@@ -78,9 +78,9 @@ def actions_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 def difference_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """The declared values that nodes were not made with, alike nodes together."""
     by_node: dict[tuple[str, bool], list[tuple[str, Any, Any]]] = {}
-    for item in plan.observed.differences:
-        changed = (item.field, item.before, item.after)
-        by_node.setdefault((item.address, item.replaced), []).append(changed)
+    for difference in plan.observed.differences:
+        changed = (difference.field, difference.before, difference.after)
+        by_node.setdefault((difference.address, difference.replaced), []).append(changed)
     entries = [
         ActionEntry(Address.parse(name), "update", "by this plan" if now else WAITS_ANEW, {}, tuple(changed))
         for (name, now), changed in by_node.items()
@@ -167,7 +167,7 @@ def _entry(action: Action) -> ActionEntry:
     return ActionEntry(action.address, action.op.value, _words(action), made, tuple(changed), where=at)
 
 
-def _replaced(action: Action, old: Action, sent: Mapping[str, str], again: str) -> ActionEntry:
+def _replaced(action: Action, old: Action, sent: Mapping[str, str], restart: str) -> ActionEntry:
     """The entry of a delete and a create of the same thing."""
     forcing, reason = action.because, _words(action)
     changed = differing(action.address.kind, old.typed, action.typed, forcing)
@@ -176,7 +176,7 @@ def _replaced(action: Action, old: Action, sent: Mapping[str, str], again: str) 
         changed = [pair for pair in changed if pair[0] != "files"]
     if action.reason in FORCED and not any(key in forcing for key, _, _ in changed):
         reason += f" ({FORCES})"
-    return ActionEntry(action.address, "replace", reason + again + _left(old), {}, tuple(changed), forcing)
+    return ActionEntry(action.address, "replace", reason + restart + _left(old), {}, tuple(changed), forcing)
 
 
 def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:

@@ -22,21 +22,21 @@ def diagnostics_text(diagnostics: Iterable[Diagnostic], *, color: bool) -> str:
         return ""
     paint = Paint(color=color)
     lines: list[str] = []
-    for item in _folded(reported):
-        lines += [*_one(item, paint), ""]
+    for finding in _folded(reported):
+        lines += [*_one(finding, paint), ""]
     return seal([*lines, count_text(reported)], color=color)
 
 
 def _folded(findings: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
     """Findings that differ only by the number of their address become one: `volume/scratch-[0-15]`."""
     alike: dict[object, list[tuple[Diagnostic, int]]] = {}
-    for item in findings:
-        base, _, number = (item.address or "").rpartition("-")
-        key: object = item
-        if number.isdecimal() and item.summary.startswith(f"{item.address} "):
-            summary = item.summary.removeprefix(str(item.address))
-            key = (base, replace(item, summary=summary, address=None))
-        alike.setdefault(key, []).append((item, int(number) if number.isdecimal() else 0))
+    for finding in findings:
+        base, _, number = (finding.address or "").rpartition("-")
+        key: object = finding
+        if number.isdecimal() and finding.summary.startswith(f"{finding.address} "):
+            summary = finding.summary.removeprefix(str(finding.address))
+            key = (base, replace(finding, summary=summary, address=None))
+        alike.setdefault(key, []).append((finding, int(number) if number.isdecimal() else 0))
     for items in alike.values():
         first, _ = items[0]
         if len(items) == 1:
@@ -50,34 +50,34 @@ def _folded(findings: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
 
 def count_text(diagnostics: Iterable[Diagnostic]) -> str:
     """`2 errors, 1 warning`."""
-    severities = [item.severity for item in diagnostics]
+    severities = [finding.severity for finding in diagnostics]
     counts = ((severities.count(s), s.value) for s in (Severity.ERROR, Severity.WARNING))
     return ", ".join(plural(count, word) for count, word in counts if count)
 
 
-def _one(item: Diagnostic, paint: Paint) -> Iterator[str]:
-    style = STYLES[item.severity]
-    head = paint(style, f"{item.severity.value}[{clean(item.code)}]")
-    yield f"{head}: {paint('bold', sentence(item.summary))}"
-    span = item.span
+def _one(finding: Diagnostic, paint: Paint) -> Iterator[str]:
+    style = STYLES[finding.severity]
+    head = paint(style, f"{finding.severity.value}[{clean(finding.code)}]")
+    yield f"{head}: {paint('bold', sentence(finding.summary))}"
+    span = finding.span
     gutter = 1 + (len(str(span.line)) if span else 1)
     bar = " " * (gutter + 1) + paint("cyan", "|")
     shown = span is not None and bool(span.text.strip())
     if span:
         place = f"{clean(span.file)}:{span.line}:{span.column}"
         yield " " * gutter + paint("cyan", "-->") + f" {place}"
-    elif item.address:
-        yield " " * gutter + paint("cyan", "-->") + f" {clean(item.address)}"
+    elif finding.address:
+        yield " " * gutter + paint("cyan", "-->") + f" {clean(finding.address)}"
     if span and shown:
         source, start, length = excerpt(span)
         yield bar
         yield " " + paint("cyan", f"{span.line} |") + f" {source}"
         yield f"{bar} " + " " * start + paint(style, "^" * length)
-    if item.hint:
+    if finding.hint:
         if shown:
             yield bar
-        yield " " * (gutter + 1) + paint("cyan", "=") + f" hint: {sentence(item.hint)}"
-        yield from (" " * (gutter + 5) + clean(line) for line in item.block)
+        yield " " * (gutter + 1) + paint("cyan", "=") + f" hint: {sentence(finding.hint)}"
+        yield from (" " * (gutter + 5) + clean(line) for line in finding.block)
 
 
 def excerpt(span: Span) -> tuple[str, int, int]:
@@ -102,17 +102,17 @@ def excerpt(span: Span) -> tuple[str, int, int]:
 def _cut(text: str, start: int, length: int) -> tuple[str, int, int]:
     """The part of the line around the caret; `…` marks what was cut."""
     total = cells(text)
-    left = max(0, min(start - WINDOW // 4, total - WINDOW))
-    out, column, begin = "", 0, left
+    first = max(0, min(start - WINDOW // 4, total - WINDOW))
+    out, column, begin = "", 0, first
     for char in text:
-        if column >= left and column + cell(char) <= left + WINDOW:
+        if column >= first and column + cell(char) <= first + WINDOW:
             if not out:
                 begin = column
             out += char
         column += cell(char)
-    if left:
+    if first:
         out = "…" + out[1:] if cell(out[0]) == 1 else "… " + out[1:]
-    if left + WINDOW < total:
+    if first + WINDOW < total:
         out += "…"
     start = min(max(0, start - begin), WINDOW)
     return out, start, max(1, min(length, WINDOW - start))

@@ -136,8 +136,8 @@ def _placed(
 
 
 def _why(why: Sequence[Why]) -> Iterator[str]:
-    for item in why:
-        yield f"  - {sentence(item.text)}"
+    for reason in why:
+        yield f"  - {sentence(reason.text)}"
 
 
 def _refusal(refusal: Refusal, paint: Paint) -> Iterator[str]:
@@ -173,15 +173,15 @@ def _elsewhere(areas: Sequence[Elsewhere], ranks: int, paint: Paint) -> Iterator
     yield f"All {ranks} ranks together, wherever they may lie:"
     yield ""
     rows = []
-    for item in areas:
-        where = "/".join(filter(None, (item.backend, item.region, item.at)))
-        launches = plural(item.launches, "launch", "launches")
-        outcome = launches if item.launches else "nothing is launched"
-        if item.ranks_found < ranks:
-            outcome = f"{item.ranks_found} of {ranks} find a place"
-        cost = f"+{money(item.hourly)} USD/h" if item.ranks_found == ranks and item.launches else ""
+    for area in areas:
+        where = "/".join(filter(None, (area.backend, area.region, area.at)))
+        launches = plural(area.launches, "launch", "launches")
+        outcome = launches if area.launches else "nothing is launched"
+        if area.ranks_found < ranks:
+            outcome = f"{area.ranks_found} of {ranks} find a place"
+        cost = f"+{money(area.hourly)} USD/h" if area.ranks_found == ranks and area.launches else ""
         rows.append(
-            [Cell(clean(f"fleet/{item.fleet}")), Cell(clean(where)), Cell(outcome), Cell(cost, right=True)]
+            [Cell(clean(f"fleet/{area.fleet}")), Cell(clean(where)), Cell(outcome), Cell(cost, right=True)]
         )
     yield from columns(rows, paint)
     yield ""
@@ -244,11 +244,11 @@ def _looked(groups: Sequence[LookedAt], more: int, paint: Paint) -> Iterator[str
     yield "Tasks without a place that looked at it:"
     yield ""
     rows = []
-    for item in groups:
-        names = ", ".join(clean(f"task/{t}") for t in item.tasks)
-        names += f" and {item.count - len(item.tasks)} more" if item.count > len(item.tasks) else ""
-        detail = sentence(item.detail) + missing_text([item.short])
-        rows.append([Cell(names), Cell(clean(item.code or "fits")), Cell(detail)])
+    for group in groups:
+        names = ", ".join(clean(f"task/{t}") for t in group.tasks)
+        names += f" and {group.count - len(group.tasks)} more" if group.count > len(group.tasks) else ""
+        detail = sentence(group.detail) + missing_text([group.short])
+        rows.append([Cell(names), Cell(clean(group.code or "fits")), Cell(detail)])
     yield from columns(rows, paint)
     if more:
         yield f"  … and {plural(more, 'task')} that were not asked"
@@ -279,13 +279,13 @@ def _would_do(alternatives: Instead, nothing: str, title: str, paint: Paint, *, 
     shown = (alternatives.nodes[:most], alternatives.offers[:most])
     rows = [
         [
-            Cell(clean(item.target)),
-            Cell(f"{item.blocks} of {item.kind.total}, {item.idle} idle"),
-            Cell(money(item.share), right=True),
-            Cell("unknown" if item.more is None else _signed(item.more), right=True),
-            Cell(sentence(item.note or "")),
+            Cell(clean(alternative.target)),
+            Cell(f"{alternative.blocks} of {alternative.kind.total}, {alternative.idle} idle"),
+            Cell(money(alternative.share), right=True),
+            Cell("unknown" if alternative.more is None else _signed(alternative.more), right=True),
+            Cell(sentence(alternative.note or "")),
         ]
-        for item in (*shown[0], *shown[1])
+        for alternative in (*shown[0], *shown[1])
     ]
     yield from columns([head, *rows], paint)
     counts = (alternatives.nodes_count, alternatives.offers_count)
@@ -299,23 +299,23 @@ def _signed(price: float) -> str:
     return f"{'-' if price < 0 else '+'}{money(abs(price))}"
 
 
-def _turned(item: Rejected) -> Iterator[list[Cell]]:
+def _turned(group: Rejected) -> Iterator[list[Cell]]:
     """The rejected ones: by name if few, else their number, some names and the detail of the first."""
-    cheap = f"; {item.cheaper:,} of them cost less" if item.cheaper and item.what == "offer" else ""
-    if item.count <= min(2, len(item.examples)):
-        for r in item.examples:
-            less = "; costs less" if item.cheaper == item.count and cheap else ""
+    cheap = f"; {group.cheaper:,} of them cost less" if group.cheaper and group.what == "offer" else ""
+    if group.count <= min(2, len(group.examples)):
+        for r in group.examples:
+            less = "; costs less" if group.cheaper == group.count and cheap else ""
             yield [Cell(clean(r.target)), Cell(clean(r.code)), Cell(_detail(r) + less)]
         return
-    first = item.examples[0]
-    targets = ", ".join(clean(r.target) for r in item.examples[:2])
-    more = item.count - min(2, len(item.examples))
+    first = group.examples[0]
+    targets = ", ".join(clean(r.target) for r in group.examples[:2])
+    more = group.count - min(2, len(group.examples))
     text = f"such as {targets}: {_detail(first)}{cheap}" if more else f"{targets}: {_detail(first)}{cheap}"
-    yield [Cell(f"{item.count:,} {NOUNS[item.what]}s"), Cell(clean(item.code)), Cell(text)]
+    yield [Cell(f"{group.count:,} {NOUNS[group.what]}s"), Cell(clean(group.code)), Cell(text)]
 
 
-def _detail(item: Rejection) -> str:
-    return sentence(item.detail) + missing_text([item.short])
+def _detail(rejection: Rejection) -> str:
+    return sentence(rejection.detail) + missing_text([rejection.short])
 
 
 # ------------------------------------------------------------------------------------------------ as JSON

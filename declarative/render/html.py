@@ -209,12 +209,23 @@ def _blocks(plan: Plan) -> dict[str, Any]:
 def _ranks(plan: Plan) -> list[tuple[str, ...]]:
     outcomes = outcome_of_ranks(plan)
     rows = []
-    for item in plan.reservations:
-        where = "/".join(text for text in (item.backend, item.region, item.zone, item.instance_type) if text)
-        volumes = ", ".join(f"{path}={name}" for path, name in sorted(item.volumes.items()))
-        blocks = f"{ranges(item.blocks)} of {item.total_blocks}"
-        texts = (item.task, str(item.rank), item.node, item.fleet, where, blocks, volumes, share(item.price))
-        rows.append((*map(clean, texts), outcomes[rank_name(item.task, item.rank)]))
+    for place in plan.reservations:
+        where = "/".join(
+            text for text in (place.backend, place.region, place.zone, place.instance_type) if text
+        )
+        volumes = ", ".join(f"{path}={name}" for path, name in sorted(place.volumes.items()))
+        blocks = f"{ranges(place.blocks)} of {place.total_blocks}"
+        texts = (
+            place.task,
+            str(place.rank),
+            place.node,
+            place.fleet,
+            where,
+            blocks,
+            volumes,
+            share(place.price),
+        )
+        rows.append((*map(clean, texts), outcomes[rank_name(place.task, place.rank)]))
     return rows
 
 

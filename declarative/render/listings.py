@@ -181,7 +181,7 @@ def history_text(operations: Iterable[Operation], *, color: bool) -> str:
 def entry_cells(entry: Operation) -> tuple[Cell, ...]:
     """When, what, to what, by whom, with what result."""
     was = f" (was {clean(entry.was)})" if entry.was else ""
-    result = clean(entry.result or "open: read back by the next apply")
+    outcome = clean(entry.result or "open: read back by the next apply")
     why = entry.error or entry.reason
     error = f": {sentence(why)}" if why else ""
     who = f"{clean(entry.doing)} on {clean(entry.host)}" if entry.doing and entry.host else ""
@@ -192,7 +192,7 @@ def entry_cells(entry: Operation) -> tuple[Cell, ...]:
         Cell(clean(entry.op)),
         Cell(clean(entry.address) + was),
         Cell(who),
-        Cell(result + error, _STYLES.get(entry.result)),
+        Cell(outcome + error, _STYLES.get(entry.result)),
     )
 
 

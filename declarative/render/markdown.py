@@ -174,8 +174,8 @@ def _fitted(sections: Sequence[Section], room: int) -> str:
     levels = [len(section.bodies) - 1 for section in sections]
     texts = [section.text(level) for section, level in zip(sections, levels, strict=True)]
     for at, section in enumerate(sections):
-        left = room - sum(map(len, texts)) + len(texts[at])
-        fitting = (text for level in range(levels[at]) if len(text := section.text(level)) <= left)
+        free = room - sum(map(len, texts)) + len(texts[at])
+        fitting = (text for level in range(levels[at]) if len(text := section.text(level)) <= free)
         texts[at] = next(fitting, texts[at])
     return "".join(texts)
 
@@ -225,7 +225,7 @@ def _sections(plan: Plan, entries: list[ActionEntry]) -> list[Section]:
     parts = report_parts(plan)
     findings = [count_text(plan.diagnostics)] if plan.diagnostics else []
     drift, preview = plan.observed.drift, plan.preview
-    differing = {item.address for item in plan.observed.differences}
+    differing = {difference.address for difference in plan.observed.differences}
     changes = []
     for group in grouped(entries):
         first, *rest = group_lines(group, PLAIN, None)

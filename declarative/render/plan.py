@@ -164,8 +164,10 @@ def note_lines(plan: Plan, paint: Paint) -> list[str]:
         runs = "runs it again" if len(ended) == 1 else "runs one again"
         lines.append(paint("yellow", f"Ended: {named}; {command} {runs}."))
     if (plan.actions or plan.unplaced.refusals) and plan.basis.observed_at is not None:
-        seen = f"{'as recorded at' if plan.basis.offline else 'observed at'} {iso(plan.basis.observed_at)}"
-        lines.append(paint("dim", f"Nodes: {seen}; apply looks at each again before it uses it."))
+        looked_at = (
+            f"{'as recorded at' if plan.basis.offline else 'observed at'} {iso(plan.basis.observed_at)}"
+        )
+        lines.append(paint("dim", f"Nodes: {looked_at}; apply looks at each again before it uses it."))
     return lines
 
 
@@ -247,15 +249,15 @@ def renames(plan: Plan) -> int:
 def queue_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """Tasks that wait in their cluster's queue: for whom, and until when."""
     lines = []
-    for item in plan.preview.queued:
+    for waiting in plan.preview.queued:
         when = "when it starts is not known"
-        if item.expected is not None:
-            when = f"the cluster expects it to start at {iso(item.expected)}"
-        elif item.until is not None:
-            when = f"the last of them has to end by {iso(item.until)}"
-        holders = clean(and_more(item.holders, 3))
+        if waiting.expected is not None:
+            when = f"the cluster expects it to start at {iso(waiting.expected)}"
+        elif waiting.until is not None:
+            when = f"the last of them has to end by {iso(waiting.until)}"
+        holders = clean(and_more(waiting.holders, 3))
         lines += wrapped(
-            f"  {paint('yellow', f'task/{clean(item.task)}')} waits for {holders}; {when}", width
+            f"  {paint('yellow', f'task/{clean(waiting.task)}')} waits for {holders}; {when}", width
         )
     return lines
 
@@ -263,9 +265,9 @@ def queue_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 def suggestion_lines(plan: Plan, paint: Paint) -> list[str]:
     """Moves that would save money. People decide on them: a plan moves nothing that runs."""
     lines = []
-    for item in plan.preview.suggestions:
-        moves = ", ".join(f"{clean(rank)} to {clean(to)}" for rank, _, to in item.moves)
-        lines.append(f"  {clean(item.text)}  {paint('dim', moves)}")
+    for suggestion in plan.preview.suggestions:
+        moves = ", ".join(f"{clean(rank)} to {clean(to)}" for rank, _, to in suggestion.moves)
+        lines.append(f"  {clean(suggestion.text)}  {paint('dim', moves)}")
     return lines
 
 
@@ -386,13 +388,13 @@ def part_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 def fallback_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """A line for all nodes with the same fallbacks: `us-east-1b…f, at most 36.05`."""
     alike: dict[str, list[str]] = {}
-    for item in stand_ins(plan):
+    for stand_in in stand_ins(plan):
         kinds: dict[tuple[str, str, bool], list[OfferInputs]] = {}
-        for offer in item.offers:
+        for offer in stand_in.offers:
             kinds.setdefault((offer.backend, offer.instance_type, offer.spot), []).append(offer)
-        texts = [_offers_text(item.planned, offers) for offers in kinds.values()]
-        price = "at an unknown price" if item.at_most is None else f"at most {money(item.at_most)}"
-        alike.setdefault(f"{'; '.join(texts)}, {price}", []).extend(item.names)
+        texts = [_offers_text(stand_in.planned, offers) for offers in kinds.values()]
+        price = "at an unknown price" if stand_in.at_most is None else f"at most {money(stand_in.at_most)}"
+        alike.setdefault(f"{'; '.join(texts)}, {price}", []).extend(stand_in.names)
     lines = []
     for text, names in alike.items():
         nodes = ", ".join(host_lists(clean(f"node/{name}") for name in names))
@@ -538,8 +540,8 @@ def _rejections(rejections: Sequence[Rejection], paint: Paint) -> list[str]:
         ]
     else:
         groups: dict[str, list[Rejection]] = {}
-        for item in rejections:
-            groups.setdefault(item.code, []).append(item)
+        for rejection in rejections:
+            groups.setdefault(rejection.code, []).append(rejection)
         rows = [
             [Cell(str(sum(r.count for r in alike)), right=True), Cell(clean(code)), Cell(_group(alike))]
             for code, alike in groups.items()
@@ -639,8 +641,8 @@ def notes_of_nodes(plan: Plan) -> dict[str, str]:
         for r in plan.reservations
         if r.status is not ReservationStatus.RELEASED and _name(r) in stopped
     )
-    again = {name: f", {restart_text(count)}" for name, count in restarts.items()}
-    return again | {name: f"{again.get(name, '')}, {stop_text(count)}" for name, count in stops.items()}
+    notes = {name: f", {restart_text(count)}" for name, count in restarts.items()}
+    return notes | {name: f"{notes.get(name, '')}, {stop_text(count)}" for name, count in stops.items()}
 
 
 def stopped_ranks(plan: Plan) -> frozenset[str]:
@@ -663,29 +665,29 @@ def node_row(node: NodePreview, ops: set[Op], ranks: str = "") -> Row:
     return Row(node=node.name, total=node.total, holders=node.holders, note=note, style=warn)
 
 
-def _name(item: Reservation) -> str:
-    return rank_name(item.task, item.rank)
+def _name(reservation: Reservation) -> str:
+    return rank_name(reservation.task, reservation.rank)
 
 
 def outcome_of_ranks(plan: Plan) -> dict[str, str]:
     """What happens to each rank that holds or will hold blocks, by its name."""
     ops, stopped = ops_of(plan, "rank"), stopped_ranks(plan)
-    queued = {item.task for item in plan.preview.queued}
+    queued = {entry.task for entry in plan.preview.queued}
     out: dict[str, str] = {}
-    for item in plan.reservations:
-        name, what = _name(item), ""
+    for reservation in plan.reservations:
+        name, what = _name(reservation), ""
         of_rank = ops.get(name, set())
-        if name in stopped and item.status is not ReservationStatus.RELEASED:
+        if name in stopped and reservation.status is not ReservationStatus.RELEASED:
             what = "stops"
-        elif item.task in queued:
+        elif reservation.task in queued:
             what = "queued"
-        elif item.restart:
+        elif reservation.restart:
             what = "restarts"
         elif Op.UPDATE in of_rank:
             what = "changes"
-        elif of_rank and item.status is ReservationStatus.KEPT:  # else its blocks show it
+        elif of_rank and reservation.status is ReservationStatus.KEPT:  # else its blocks show it
             what = "starts" if Op.CREATE in of_rank else "stops"
-        out[name] = f"{item.status.value}, {what}" if what else item.status.value
+        out[name] = f"{reservation.status.value}, {what}" if what else reservation.status.value
     return out
 
 
@@ -708,19 +710,19 @@ def rank_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
         rows = [[Cell(text, "dim", right=text in {"rank", "USD/h"}) for text in head]]
         none = Cell("")
         for task, ranks in itertools.groupby(zip(shown, volumes, strict=True), key=lambda pair: pair[0].task):
-            for item, mounts in ranks:
-                outcome = outcomes[_name(item)]
+            for reservation, mounts in ranks:
+                outcome = outcomes[_name(reservation)]
                 first, *more = mounts if one_each and mounts else [", ".join(mounts)]
                 warn = outcome in ("kept, restarts", "kept, stops")
                 rows.append(
                     [
-                        Cell(clean(item.task)),
-                        Cell(str(item.rank), right=True),
-                        Cell(clean(item.node)),
-                        Cell(f"{ranges(item.blocks)} of {item.total_blocks}"),
+                        Cell(clean(reservation.task)),
+                        Cell(str(reservation.rank), right=True),
+                        Cell(clean(reservation.node)),
+                        Cell(f"{ranges(reservation.blocks)} of {reservation.total_blocks}"),
                         Cell(first),
-                        Cell(share(item.price), right=True),
-                        Cell(outcome, "yellow" if warn else STATUS[item.status]),
+                        Cell(share(reservation.price), right=True),
+                        Cell(outcome, "yellow" if warn else STATUS[reservation.status]),
                     ]
                 )
                 rows += [[none, none, none, none, Cell(text), none, none] for text in more]
@@ -738,9 +740,9 @@ def _sums(reservations: Sequence[Reservation]) -> dict[str, str]:
     zero.
     """
     prices: dict[str, list[float | None]] = {}
-    for item in reservations:
-        if item.status is not ReservationStatus.RELEASED:
-            prices.setdefault(item.task, []).append(item.price)
+    for reservation in reservations:
+        if reservation.status is not ReservationStatus.RELEASED:
+            prices.setdefault(reservation.task, []).append(reservation.price)
     return {
         task: share(None if None in of_task else sum(p for p in of_task if p is not None))
         for task, of_task in prices.items()

@@ -118,25 +118,25 @@ def report_text(
     for note, items in _notes(ended).items():
         lines += [f"{paint('yellow', 'elsewhere')}: {sentence(note)}", *_listed(items), ""]
     causes: dict[str, list[ActionResult]] = {}
-    for item in ended:
-        if item.outcome == "failed":
-            error = sentence(item.error or "no cause is known")
-            head = paint("red", f"failed[{clean(item.code)}]" if item.code else "failed")
-            lines.append(f"{head}: {clean(item.op)} {paint('bold', clean(item.address))}: {error}")
-            if item.hint:
-                lines.append(f"  {paint('cyan', '=')} hint: {sentence(item.hint)}")
+    for result in ended:
+        if result.outcome == "failed":
+            error = sentence(result.error or "no cause is known")
+            head = paint("red", f"failed[{clean(result.code)}]" if result.code else "failed")
+            lines.append(f"{head}: {clean(result.op)} {paint('bold', clean(result.address))}: {error}")
+            if result.hint:
+                lines.append(f"  {paint('cyan', '=')} hint: {sentence(result.hint)}")
             lines.append("")
-        elif item.outcome == "skipped":
-            causes.setdefault(sentence(item.error or "what it needs was not done"), []).append(item)
+        elif result.outcome == "skipped":
+            causes.setdefault(sentence(result.error or "what it needs was not done"), []).append(result)
     for cause, items in causes.items():
         lines += [f"{paint('yellow', 'skipped')}: {cause}", *_listed(items), ""]
     summary = _summary(ended, paint, title, forgotten, whole=not cut_short)
     return seal([*lines, f"{summary} {origin}." if origin else summary], color=color)
 
 
-def result_json(item: ActionResult) -> dict[str, Any]:
+def result_json(result: ActionResult) -> dict[str, Any]:
     """One result as data."""
-    return output(type(item), item)
+    return output(type(result), result)
 
 
 def notes_json(results: Iterable[ActionResult]) -> list[dict[str, Any]]:
@@ -148,15 +148,15 @@ def notes_json(results: Iterable[ActionResult]) -> list[dict[str, Any]]:
 
 def _notes(results: Iterable[ActionResult]) -> dict[str, list[ActionResult]]:
     notes: dict[str, list[ActionResult]] = {}
-    for item in results:
-        if item.note and item.outcome == "done":
-            notes.setdefault(item.note, []).append(item)
+    for result in results:
+        if result.note and result.outcome == "done":
+            notes.setdefault(result.note, []).append(result)
     return notes
 
 
 def _listed(items: Sequence[ActionResult]) -> Iterator[str]:
-    for item in items[:MOST_SKIPPED]:
-        yield f"  {clean(item.op)} {clean(item.address)}"
+    for result in items[:MOST_SKIPPED]:
+        yield f"  {clean(result.op)} {clean(result.address)}"
     if len(items) > MOST_SKIPPED:
         yield f"  … {len(items) - MOST_SKIPPED} more"
 
@@ -165,13 +165,13 @@ def _summary(
     results: Sequence[ActionResult], paint: Paint, title: str, forgotten: Collection[str], *, whole: bool
 ) -> str:
     """What was done; if that was not all, also what comes next. A replacement counts once, as in the plan."""
-    outcomes = [str(item.outcome) for item in results]
+    outcomes = [str(result.outcome) for result in results]
     done, failed, skipped = (outcomes.count(o) for o in ("done", "failed", "skipped"))
     if whole and not failed and not skipped:
         made, gone, changed = (
-            {item.address for item in results if item.op == op} for op in ("create", "delete", "update")
+            {result.address for result in results if result.op == op} for op in ("create", "delete", "update")
         )
-        forgot = sum(item.id in forgotten for item in results)
+        forgot = sum(result.id in forgotten for result in results)
         counted = (
             (len(made - gone), "created"),
             (len(changed), "updated"),
@@ -182,10 +182,10 @@ def _summary(
         return paint("green", f"{title} complete: {counts}.")
     from declarative.apply.graph_walk import INTERRUPTED
 
-    if any(item.error == INTERRUPTED for item in results):
+    if any(result.error == INTERRUPTED for result in results):
         verdict, then = "was interrupted", " Run it again to go on."
     else:
-        says_it = any(item.hint and "again" in item.hint for item in results)
+        says_it = any(result.hint and "again" in result.hint for result in results)
         then = "" if says_it else f" The next `fleetform {title.lower()}` does the rest."
         verdict = "finished with problems"
     return paint("red", f"{title} {verdict}: {done} done, {failed} failed, {skipped} skipped.{then}")

@@ -37,8 +37,8 @@ MOST = 5
 def health_lines(items: Sequence[Health], paint: Paint, width: int | None) -> list[str]:
     """One entry for all that have the same trouble: names, since when, and details."""
     groups: dict[tuple[str, str], list[Health]] = {}
-    for item in items:
-        groups.setdefault((item.state, numberless(item.detail)), []).append(item)
+    for thing in items:
+        groups.setdefault((thing.state, numberless(thing.detail)), []).append(thing)
     lines: list[str] = []
     for (state, _), alike in groups.items():
         names = [clean(f"host {i.host}" if i.host else i.address) for i in alike]
@@ -206,10 +206,10 @@ def status_text(view: StatusView, *, color: bool, width: int | None) -> str:
             lines += [*([""] if lines else []), f"{title}:", "", *body]
     if not lines:
         lines = ["Nothing is recorded yet: `fleetform plan` shows what `fleetform apply` would make."]
-    for left in view.left_alone:
-        what = clean(f"backend/{left.backend}" + (f" ({left.part})" if left.part else ""))
-        when = f"since {iso(left.since)}, until {iso(left.until)}"
-        lines += ["", *wrapped(f"The loop leaves {what} alone {when}: {sentence(left.why)}", width)]
+    for outage in view.left_alone:
+        what = clean(f"backend/{outage.backend}" + (f" ({outage.part})" if outage.part else ""))
+        when = f"since {iso(outage.since)}, until {iso(outage.until)}"
+        lines += ["", *wrapped(f"The loop leaves {what} alone {when}: {sentence(outage.why)}", width)]
     over = [
         f"{limit.now:,g} {limit.limit}, the limit is {limit.most:,g}"
         for limit in view.limits

@@ -229,13 +229,13 @@ def _runs(parts: Sequence[_Parts]) -> Iterator[tuple[int, int, tuple[bool, ...]]
 
 def _together(rows: Sequence[Sequence[Cell]], moves: Sequence[bool], *, first: bool) -> list[Cell]:
     merged = list(rows[0])
-    left = list(moves)
+    moves_left = list(moves)
     for i, cell in enumerate(merged[:-1] if first else merged):
         split = [_NUMBER.split(row[i].text) for row in rows]
         # Padding in front of small numbers is dropped.
         parts = split[-1]
         for at in range(1, len(parts), 2):
-            if left.pop(0):
+            if moves_left.pop(0):
                 parts[at] = f"[{ranges(int(row[at]) for row in split)}]"
         merged[i] = cell._replace(text="".join(parts))
     last = merged[-1]

@@ -128,19 +128,19 @@ class Webhook:
 
 def message(target: Webhook, event: Event, lineage: str | None, now: float) -> tuple[dict[str, str], bytes]:
     """Headers and body of a request."""
-    data = event_json(event, lineage)
+    payload = event_json(event, lineage)
     headers = {"Content-Type": "application/json", "User-Agent": f"fleetform/{__version__}"}
     if target.hook.format is HookFormat.SLACK:
         return headers, _body({"text": _slack(event)})
     if target.hook.format is HookFormat.GITHUB:
         headers["Accept"] = "application/vnd.github+json"
         headers["Authorization"] = f"Bearer {target.secret}"
-        return headers, _body({"event_type": f"fleetform.{event.type}"[:100], "client_payload": data})
-    body = _body(data)
-    headers["webhook-id"] = data["id"]
+        return headers, _body({"event_type": f"fleetform.{event.type}"[:100], "client_payload": payload})
+    body = _body(payload)
+    headers["webhook-id"] = payload["id"]
     headers["webhook-timestamp"] = str(int(now))
     if target.secret:
-        headers["webhook-signature"] = signature(target.secret, data["id"], int(now), body)
+        headers["webhook-signature"] = signature(target.secret, payload["id"], int(now), body)
     return headers, body
 
 
