@@ -8,7 +8,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from declarative.model.diagnostic import InvalidError, failed, in_order, suggest
+from declarative.model.diagnostic import failed, in_order, suggest
 from declarative.model.record import struct
 from declarative.model.resource import Desired
 from declarative.model.spec.project import Moves
@@ -192,25 +192,20 @@ def check_requested(requested: Iterable[str], desired: Desired, state: State | N
         known += [f"volume/{name}" for name in desired.volumes if state.get("volume", name)]
         hosts = {str(r.address) for r in nodes if r.node.host}
     for address in requested:
-        if address not in known and (state is not None or not address.startswith("node/")):
-            raise _not_replaceable(address, known, hosts)
-
-
-def _not_replaceable(address: str, known: list[str], hosts: set[str]) -> InvalidError:
-    """The error about an address that `--replace` does not take, such as that of a host."""
-    kind, _, name = address.partition("/")
-    if address in hosts:
-        hint = f"`fleetform drain {name}`, repair it, then `fleetform undrain {name}`"
-        return failed("usage", f"`{address}` is a host that exists: it cannot be made anew", hint)
-    task = f"task/{name.rpartition('-')[0]}" if kind == "rank" else f"task/{address}"
-    near = f"write `{task}`: a task goes as a whole" if task in known else suggest(address, known)
-    hint = near or "write `task/NAME` or `volume/NAME` as it is declared, or `node/NAME` of a node"
-    if kind == "fleet":
-        return failed(
-            "usage", f"`{address}` is not replaced as a whole", "write `node/NAME` for each of its nodes"
-        )
-    what = {"node": "launched node", "volume": "recorded volume"}.get(kind, "task")
-    return failed("unknown-address", f"`{address}` is not a {what} of this project", hint)
+        kind, _, name = address.partition("/")
+        if address in known or (state is None and address.startswith("node/")):
+            continue
+        if address in hosts:
+            hint = f"`fleetform drain {name}`, repair it, then `fleetform undrain {name}`"
+            raise failed("usage", f"`{address}` is a host that exists: it cannot be made anew", hint)
+        if kind == "fleet":
+            hint = "write `node/NAME` for each of its nodes"
+            raise failed("usage", f"`{address}` is not replaced as a whole", hint)
+        task = f"task/{name.rpartition('-')[0]}" if kind == "rank" else f"task/{address}"
+        near = f"write `{task}`: a task goes as a whole" if task in known else suggest(address, known)
+        hint = near or "write `task/NAME` or `volume/NAME` as it is declared, or `node/NAME` of a node"
+        what = {"node": "launched node", "volume": "recorded volume"}.get(kind, "task")
+        raise failed("unknown-address", f"`{address}` is not a {what} of this project", hint)
 
 
 def allowing(plan: Plan, unplaced: bool | None) -> Plan:

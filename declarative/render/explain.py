@@ -12,11 +12,11 @@ from declarative.model.spec.values import show_mib
 from declarative.model.status import BOOTING, NodeState
 from declarative.model.text import clean, ranges
 from declarative.placement.explain.alternatives import Elsewhere, Instead, Rejected
-from declarative.placement.problem import RankVerdict, Refusal, Rejection, Verdict
+from declarative.placement.problem import RankVerdict, Refusal, Rejection
 from declarative.planner.explain import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.planner.plan import FORMAT_VERSION, Reservation, ReservationStatus
 from declarative.render.output_json import diagnostics_json, iso, output
-from declarative.render.plan import missing_text
+from declarative.render.plan import VERDICT_WORDS, missing_text
 from declarative.render.status import Row, map_lines
 from declarative.render.status_view import BlockCount
 from declarative.render.text import Cell, Paint, columns, money, plural, seal, sentence
@@ -38,8 +38,6 @@ STATUS = {
     "gone": "is gone",
 }
 STYLES = {"unplaced": "red", "deleted": "red", "gone": "red", "new": "green", "placed": "green"}
-VERDICTS = {Verdict.CAUSE: "cause", Verdict.FITS: "fits", Verdict.NOT_TRIED: "not tried"}
-NOUNS = {"node": "node", "offer": "offer", "fleet": "fleet"}
 
 
 def explain_text(answer: Answer, *, color: bool, width: int | None) -> str:
@@ -146,7 +144,7 @@ def _refusal(refusal: Refusal, paint: Paint) -> Iterator[str]:
     yield ""
     verdicts: dict[str, list[int]] = {}
     for verdict in refusal.ranks:
-        verdicts.setdefault(VERDICTS[verdict.verdict], []).append(verdict.rank)
+        verdicts.setdefault(VERDICT_WORDS[verdict.verdict], []).append(verdict.rank)
     for words, numbers in verdicts.items():
         yield f"  {'rank' if len(numbers) == 1 else 'ranks'} {ranges(numbers)}: {words}"
     cause = next((v for v in refusal.ranks if v.rejections), None)
@@ -311,7 +309,7 @@ def _turned(group: Rejected) -> Iterator[list[Cell]]:
     targets = ", ".join(clean(r.target) for r in group.examples[:2])
     more = group.count - min(2, len(group.examples))
     text = f"such as {targets}: {_detail(first)}{cheap}" if more else f"{targets}: {_detail(first)}{cheap}"
-    yield [Cell(f"{group.count:,} {NOUNS[group.what]}s"), Cell(clean(group.code)), Cell(text)]
+    yield [Cell(f"{group.count:,} {group.what}s"), Cell(clean(group.code)), Cell(text)]
 
 
 def _detail(rejection: Rejection) -> str:

@@ -452,7 +452,7 @@ NAMES = ("gpu_model", "gpu_vendor")
 NAMED = 3
 DETAILED = 20
 """The first so many refusals are shown in full, further ones by their first line."""
-WORDS = {Verdict.FITS: "fits", Verdict.NOT_TRIED: "not tried"}
+VERDICT_WORDS = {Verdict.CAUSE: "cause", Verdict.FITS: "fits", Verdict.NOT_TRIED: "not tried"}
 WAITS = "`retry`: it stays pending, and every `fleetform apply` tries again"
 SLEEPS = "`schedule`: it stays pending until then, and holds up nothing else"
 
@@ -523,7 +523,7 @@ def _refusal(alike: Sequence[Refusal], paint: Paint, *, waits: bool) -> Iterator
                 yield from _rejections(rank.rejections, paint)
         else:
             numbers = ranges(rank.rank for rank in ranks)
-            yield f"    {'rank' if len(ranks) == 1 else 'ranks'} {numbers}: {WORDS[verdict]}"
+            yield f"    {'rank' if len(ranks) == 1 else 'ranks'} {numbers}: {VERDICT_WORDS[verdict]}"
     if refusal.hint:
         yield f"    {paint('cyan', '=')} hint: {sentence(refusal.hint)}"
     if waits:

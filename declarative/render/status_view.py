@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, replace
 from typing import Annotated, Any, ClassVar
 
@@ -13,7 +13,7 @@ from declarative.model.record import struct
 from declarative.model.resource import Desired, Host, LeftOut
 from declarative.model.schema import Doc, Is
 from declarative.model.spec import StopCriteria
-from declarative.model.spec.project import HOURS_A_MONTH, Limits
+from declarative.model.spec.project import HOURS_A_MONTH
 from declarative.model.state import (
     Address,
     Record,
@@ -340,7 +340,7 @@ def health_json(items: Iterable[Health]) -> list[dict[str, Any]]:
 
 
 def host_view(host: Host, unfit: LeftOut | None) -> HostView:
-    """The view of a host that is not a node; `why_unfit` says why not."""
+    """The view of a host that is not a node yet; `unfit` says why it cannot be one."""
     reason = unfit.reason if unfit else "ready: `fleetform plan` shows what becomes of it"
     return HostView(host=host.key, fleet=host.fleet, fit=unfit is None, reason=reason)
 
@@ -371,8 +371,15 @@ def status_view(
     for name in sorted({*desired.fleets, *(n.fleet for n in nodes)}):
         mine = [n for n in nodes if n.fleet == name]
         total, busy = sum(n.total for n in mine), sum(n.busy for n in mine)
-        hourly = total_price(n.cost for n in mine)
-        fleets.append(FleetView(name=name, nodes=len(mine), total=total, busy=busy, hourly=hourly))
+        price = total_price(n.cost for n in mine)
+        fleets.append(FleetView(name=name, nodes=len(mine), total=total, busy=busy, hourly=price))
+    declared, hourly = desired.project.limits, total_price(n.cost for n in nodes)
+    month = None if hourly is None else hourly * HOURS_A_MONTH  # of nodes that are there all month
+    limits = (
+        ("cost_per_hour", declared.cost_per_hour, hourly),
+        ("cost_per_month", declared.cost_per_month, month),
+        ("nodes", declared.nodes, len(nodes)),
+    )
     return StatusView(
         lineage=state.lineage,
         serial=state.serial,
@@ -392,21 +399,10 @@ def status_view(
             for r in state.of("volume")
         ),
         tasks=tuple(_task(name, by_task[name], desired, state, at) for name in sorted(by_task, key=natural)),
-        limits=tuple(_limits(desired.project.limits, nodes)),
+        limits=tuple(
+            LimitView(limit=name, most=most, now=there) for name, most, there in limits if most is not None
+        ),
     )
-
-
-def _limits(limits: Limits, nodes: tuple[NodeView, ...]) -> Iterator[LimitView]:
-    """The project's limits of cost and nodes. That of a month is for nodes that are there all month."""
-    hourly = total_price(n.cost for n in nodes)
-    month = None if hourly is None else hourly * HOURS_A_MONTH
-    for name, most, now in (
-        ("cost_per_hour", limits.cost_per_hour, hourly),
-        ("cost_per_month", limits.cost_per_month, month),
-        ("nodes", limits.nodes, len(nodes)),
-    ):
-        if most is not None:
-            yield LimitView(limit=name, most=most, now=now)
 
 
 def _node(record: Record, state: State, held: dict[int, str], now: float | None) -> NodeView:

@@ -31,7 +31,7 @@ class Metrics:
     def __init__(self, latest: LatestState, *, loop: bool) -> None:
         """`loop`: whether a loop runs, so that there are metrics of rounds."""
         self._registry = CollectorRegistry()
-        self._registry.register(_Recorded(latest))
+        self._registry.register(_StateMetrics(latest))
         ProcessCollector(registry=self._registry)
         build = Gauge(
             "fleetform_build_info", "The version, as a label.", ["version"], registry=self._registry
@@ -54,7 +54,7 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class _Recorded:
+class _StateMetrics:
     """Gauges of the state, which is read when Prometheus asks."""
 
     def __init__(self, latest: LatestState) -> None:
