@@ -314,16 +314,16 @@ def mv(session: ProjectSession, source: str, target: str, dry_run: bool, lock_ti
     `task/NAME`. Records that refer to them are renamed along. Their backend keeps the name that they were
     made with: nothing else can have it there until they are gone.
     """
-    from declarative.store.rename import parse, plan, renamed
+    from declarative.store.rename import parse, rename_map, renamed
 
     store = session.store(write=not dry_run, typed=True)
     if dry_run:
         state = store.read()
-        names = plan(state, parse(source), parse(target))
+        names = rename_map(state, parse(source), parse(target))
         emit_text(f"Would rename:\n{_moves(renamed(state, {}, names)[2])}")
         return 0
     with session.state.lock(store, "state mv", lock_timeout) as writer:
-        moves = writer.move(plan(writer.state(), parse(source), parse(target)))
+        moves = writer.move(rename_map(writer.state(), parse(source), parse(target)))
     emit_text(f"Renamed:\n{_moves(moves)}")
     return 0
 

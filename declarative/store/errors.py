@@ -196,7 +196,7 @@ def as_state_error(where: object = None) -> Iterator[None]:
     except Exception as error:
         if not _is_database(error):
             raise
-        raise _fault(error, where) from error
+        raise _error_of(error, where) from error
 
 
 def _is_database(error: Exception) -> bool:
@@ -217,9 +217,9 @@ def busy() -> UnreachableError:
     return UnreachableError(_BUSY.code, _BUSY.summary, _BUSY.hint)
 
 
-def _fault(cause: Exception, where: object) -> StateError:
+def _error_of(cause: Exception, where: object) -> StateError:
     if _is_postgres(cause):
-        return _of_postgres(cause, where)
+        return _error_of_postgres(cause, where)
     name = str(getattr(cause, "sqlite_errorname", ""))
     for prefix, fault in _SQLITE.items():
         if name.startswith(prefix):
@@ -227,7 +227,7 @@ def _fault(cause: Exception, where: object) -> StateError:
     return StateError("database", f"the state's database failed: {cause}")
 
 
-def _of_postgres(cause: BaseException, where: object) -> StateError:
+def _error_of_postgres(cause: BaseException, where: object) -> StateError:
     state, message = str(getattr(cause, "sqlstate", None) or ""), primary(cause)
     if state:
         by_state = _STATES.get(state) or _STATES.get(state[:2])

@@ -137,7 +137,7 @@ def users(state: State, addresses: Iterable[Address]) -> set[Address]:
     return reached - needed
 
 
-def plan(
+def rename_map(
     state: State, source: Address, target: Address, addresses: tuple[Address, ...] | None = None
 ) -> RenameMap:
     """Which names become which; `StateError` where they cannot. `addresses`: the source's `members`."""
@@ -217,7 +217,7 @@ def as_declared(state: State, moves: Moves, places: Mapping[str, Span]) -> Decla
         if not (sources := index.members(source)):
             continue
         try:
-            names = plan(state, source, target, sources)
+            names = rename_map(state, source, target, sources)
             changes = index.changes(names)
             _check_free(state, changes)  # each alone tells where it cannot be
             _check_settled(state, names, changes)

@@ -322,18 +322,20 @@ class Result:
         self.rowcount: int = cursor.rowcount
 
     def __iter__(self) -> Iterator[Row]:
-        read = self._reader()
+        read = self._row_maker()
         try:
             yield from map(read, self._cursor)
         finally:
             self._close()
 
-    def _reader(self) -> Callable[[Sequence[Any]], Row]:
+    def _row_maker(self) -> Callable[[Sequence[Any]], Row]:
         """The function that makes rows, one for all runs of a statement that names its columns."""
-        reader = _READERS.get(self._sql)
-        if reader is None or "*" in self._sql:  # of all columns there may be others by now
-            reader = _READERS[self._sql] = _reader(tuple(column[0] for column in self._cursor.description))
-        return reader
+        maker = _ROW_MAKERS.get(self._sql)
+        if maker is None or "*" in self._sql:  # of all columns there may be others by now
+            maker = _ROW_MAKERS[self._sql] = _row_maker(
+                tuple(column[0] for column in self._cursor.description)
+            )
+        return maker
 
     def _close(self) -> None:
         # While a statement is unfinished, a closed connection keeps its files open. Whoever stops in the
@@ -343,14 +345,14 @@ class Result:
 
     def all(self) -> list[Row]:
         """All rows."""
-        return list(map(self._reader(), self._cursor.fetchall()))
+        return list(map(self._row_maker(), self._cursor.fetchall()))
 
     def first(self) -> Row | None:
         """The first row; None if there is none."""
         values = self._cursor.fetchone()
         if values is None:
             return None
-        row = self._reader()(values)
+        row = self._row_maker()(values)
         self._close()
         return row
 
@@ -371,12 +373,12 @@ class Result:
         return None if row is None else row[0]
 
 
-_READERS: dict[str, Callable[[Sequence[Any]], Row]] = {}
+_ROW_MAKERS: dict[str, Callable[[Sequence[Any]], Row]] = {}
 """Statement → its function; the statements are those of this package."""
 
 
 @functools.lru_cache(maxsize=64)
-def _reader(names: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
+def _row_maker(names: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
     """A function that makes rows with these columns."""
     # The columns are known when they come.
     kind: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024

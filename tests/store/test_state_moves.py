@@ -25,7 +25,7 @@ from declarative.render.output_json import to_json
 from declarative.store import StateError, Store, Writer, open_store
 from declarative.store.consistency import HeldBlocks, contradictions, wrong_values
 from declarative.store.rename import parse as typed
-from declarative.store.rename import plan, renamed
+from declarative.store.rename import rename_map, renamed
 from declarative.store.snapshot import dump, parse
 from tests.support.model import of_node, of_volume
 from tests.support.recorded import LINEAGE, Draft, states
@@ -43,7 +43,7 @@ def filled(store: Store, state: State, held: HeldBlocks, *, force: bool = False)
 
 def moved(state: State, held, source: str, target: str):
     """The state and its blocks after `state mv`."""
-    return renamed(state, held, plan(state, typed(source), typed(target)))[:2]
+    return renamed(state, held, rename_map(state, typed(source), typed(target)))[:2]
 
 
 def code(caught: pytest.ExceptionInfo[StateError]) -> str:
@@ -397,7 +397,7 @@ def local(store, tmp_path):
             name = {"node": "gpu-0", "volume": "data-0"}[kind]
             made(writer, backends, Address(kind, name), inputs)
         for source, target in (("volume/data", "volume/store"), ("fleet/gpu", "fleet/big")):
-            writer.move(plan(writer.state(), typed(source), typed(target)))
+            writer.move(rename_map(writer.state(), typed(source), typed(target)))
         yield writer, backends
 
 
@@ -559,7 +559,7 @@ def test_history_follows_a_rename(store):
     """Newest first; of an address also what was done under its earlier names."""
     with store.lock("test") as writer:
         writer.fail(writer.begin("update", Address("node", "gpu-0"), "local", {}), "no capacity")
-        writer.move(plan(writer.state(), typed("fleet/gpu"), typed("fleet/big")))
+        writer.move(rename_map(writer.state(), typed("fleet/gpu"), typed("fleet/big")))
         writer.begin("update", Address("node", "big-0"), "local", {})
     found = store.journal.operations(["node/big-0"])
     assert [(o.op, o.address, o.was, o.result, o.error) for o in found] == [
