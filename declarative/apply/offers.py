@@ -35,7 +35,7 @@ from declarative.model.status import NodeState, Readiness, Risk
 from declarative.planner.hosts import LOOKED_AT, declared_shape, in_short, offer_of_host, partition_node_names
 from declarative.planner.inventory import HOST_HINT, PartitionNode
 from declarative.provider import PermanentError, ProviderError
-from declarative.provider.optional import Existing, Look, Member
+from declarative.provider.optional import Look, Member
 from declarative.retry import PATIENCE, call
 
 MOST_MESSAGE = 1_000
@@ -207,6 +207,8 @@ def price_of(member: Member, declared: Backend | None) -> float | None:
 NOT_YET = "it has not answered yet: it is much slower than the others"
 MOST_NAMED = 20
 """Hosts that are not ready and are named one by one; more are counted."""
+HostAnswer = Offer | LeftOut
+"""The offer of a host, or why it cannot be a node."""
 ASK = "name CPUs and memory in the host's `resources`, or plan without `--offline`"
 
 
@@ -233,20 +235,21 @@ def host_offers(
     risks: dict[str, Risk] = {}
     by_backend = _by_backend(due)
 
-    def ask(name: str) -> tuple[list[Offer], list[LeftOut]]:
-        named_hosts = [h for h in by_backend[name] if not _is_instance(h)]
-        if offline:
-            fit, unfit = _declared_offers(named_hosts)
-        else:
-            fit, unfit = _looked_at(named_hosts, name, backends, patience, risks)
-        if of_cloud := list(filter(_is_instance, by_backend[name])):
-            adopted, others = instances(of_cloud, name, backends, known.get(name, ()), offline=offline)
-            fit, unfit = [*fit, *adopted], [*unfit, *others]
-        return fit, unfit
+    def ask(name: str) -> list[HostAnswer]:
+        of_cloud = list(filter(_is_instance, by_backend[name]))
+        others = [h for h in by_backend[name] if not _is_instance(h)]
+        answers = (
+            list(map(_declared_offer, others))
+            if offline
+            else _looked_at(others, name, backends, patience, risks)
+        )
+        if of_cloud:
+            answers += instances(of_cloud, name, backends, known.get(name, ()), offline=offline)
+        return answers
 
-    for name, (fit, unfit) in ask_backends(by_backend, ask).items():
-        offers[name] = tuple(fit)
-        left_out += unfit
+    for name, answers in ask_backends(by_backend, ask).items():
+        offers[name] = tuple(answer for answer in answers if isinstance(answer, Offer))
+        left_out += [answer for answer in answers if isinstance(answer, LeftOut)]
     return offers, left_out, risks
 
 
@@ -330,8 +333,8 @@ def survey(
     unfit: dict[Host, LeftOut] = {}
     by_backend = _by_backend(due)
     asked = ask_backends(by_backend, lambda name: _looked_at(by_backend[name], name, backends, patience, {}))
-    for _, left_out in asked.values():
-        unfit |= {item.host: item for item in left_out}
+    for answers in asked.values():
+        unfit |= {answer.host: answer for answer in answers if isinstance(answer, LeftOut)}
     return [(h, unfit.get(h)) for h in due]
 
 
@@ -345,22 +348,17 @@ def _due(host: Host, state: State, *, gone: Collection[Address], recovered: Coll
     return any((was.get(k) or None) != (host.fields.get(k) or None) for k in LOOKED_AT)
 
 
-def _declared_offers(hosts: Sequence[Host]) -> tuple[list[Offer], list[LeftOut]]:
-    """Offline: the hosts as they are declared."""
-    offers: list[Offer] = []
-    left_out: list[LeftOut] = []
-    for host in hosts:
-        if shape := declared_shape(host):
-            offers.append(offer_of_host(host, shape, address=host.fields.get("internal_ip")))
-        else:
-            left_out.append(LeftOut(host=host, reason="what it has is not known offline"))
-    return offers, left_out
+def _declared_offer(host: Host) -> HostAnswer:
+    """Offline: a host as it is declared."""
+    if shape := declared_shape(host):
+        return offer_of_host(host, shape, address=host.fields.get("internal_ip"))
+    return LeftOut(host=host, reason="what it has is not known offline")
 
 
 def _looked_at(
     hosts: Sequence[Host], name: str, backends: Backends, patience: float, risks: dict[str, Risk]
-) -> tuple[list[Offer], list[LeftOut]]:
-    """The offers of hosts, and why the others are left out. What a host would risk is put into `risks`."""
+) -> list[HostAnswer]:
+    """What looks at hosts showed, host by host. What a host would risk is put into `risks`."""
 
     def ask(host: Host) -> Look:
         return backends.get(name).look({host.name: host.fields})[host.name]
@@ -372,13 +370,12 @@ def _looked_at(
     try:
         looks = prompt_answers({host.name: host for host in hosts}, look, patience)
     except ProviderError as error:
-        return [], [LeftOut(host=h, reason=error.summary, shape=declared_shape(h)) for h in hosts]
-    offers: list[Offer] = []
-    left_out: list[LeftOut] = []
+        return [LeftOut(host=h, reason=error.summary, shape=declared_shape(h)) for h in hosts]
+    answers: list[HostAnswer] = []
     for host in hosts:
         answer = looks.get(host.name)
         if answer is None:
-            left_out.append(LeftOut(host=host, reason=NOT_YET, shape=declared_shape(host)))
+            answers.append(LeftOut(host=host, reason=NOT_YET, shape=declared_shape(host)))
             continue
         readiness, shape = (
             (answer, None) if isinstance(answer, Readiness) else (answer.readiness, answer.shape)
@@ -386,9 +383,9 @@ def _looked_at(
         if readiness.risk:
             risks[host.name] = readiness.risk
         if shape and readiness.state is NodeState.READY:
-            offers.append(offer_of_host(host, shape, readiness.can, getattr(answer, "address", None)))
+            answers.append(offer_of_host(host, shape, readiness.can, getattr(answer, "address", None)))
         else:
-            left_out.append(
+            answers.append(
                 LeftOut(
                     host=host,
                     reason=_in_words(readiness, host.fields),
@@ -396,7 +393,7 @@ def _looked_at(
                     refusal=readiness.refusal,
                 )
             )
-    return offers, left_out
+    return answers
 
 
 def _in_words(readiness: Readiness, fields: Mapping[str, Any]) -> str:
@@ -413,51 +410,43 @@ def _in_words(readiness: Readiness, fields: Mapping[str, Any]) -> str:
 
 def instances(
     hosts: Sequence[Host], name: str, backends: Backends, known: Sequence[Offer], *, offline: bool
-) -> tuple[list[Offer], list[LeftOut]]:
-    """The offers of instances that can be adopted, and why the others cannot.
+) -> list[HostAnswer]:
+    """The offers of instances that can be adopted, and why the others cannot, one by one.
 
     `known` are the backend's offers: the shape and the price of a type.
     """
     if offline:
-        return [], [LeftOut(host=host, reason="what it is is not known offline") for host in hosts]
+        return [LeftOut(host=host, reason="what it is is not known offline") for host in hosts]
     try:
         keys = [host.key for host in hosts]
         there = backends.ask(name, lambda client: client.existing("node", keys), part=ADOPTED)
     except ProviderError as error:
         reason = f"{error.summary}; {error.hint}" if error.hint else error.summary
-        return [], [LeftOut(host=host, reason=reason) for host in hosts]
+        return [LeftOut(host=host, reason=reason) for host in hosts]
     by_id = {instance.id: instance for instance in there}
     # The first offer of each type that is launched, by region, instance type and spot.
     types = {(o.region, o.instance_type, o.spot): o for o in reversed(known) if o.host is None}
-    offers: list[Offer] = []
-    left_out: list[LeftOut] = []
+    answers: list[HostAnswer] = []
     for host in hosts:
-        offer = _adopted(host, by_id.get(host.key), types, name, backends.lineage)
-        if isinstance(offer, Offer):
-            offers.append(offer)
+        instance = by_id.get(host.key)
+        if instance is None:
+            why = (
+                f"backend {name} has no such instance; it has ended, or is in another region or account: "
+                "take it out of `instance_ids`"
+            )
+        elif instance.lineage not in (None, backends.lineage):
+            why = (
+                f"it is {instance.address} of another state (lineage {instance.lineage}): "
+                "take it out of that one first, or, if that is lost, remove fleetform's tags"
+            )
+        elif offer := types.get((instance.region, instance.type, instance.spot)):
+            shape = replace(offer.shape, disk_mib=None)  # its disk is its own
+            answers.append(replace(offer, shape=shape, zone=instance.zone, limit=1, bids=False, host=host))
+            continue
         else:
-            left_out.append(LeftOut(host=host, reason=offer))
-    return offers, left_out
-
-
-def _adopted(
-    host: Host,
-    instance: Existing | None,
-    types: Mapping[tuple[str, str, bool], Offer],
-    name: str,
-    lineage: str,
-) -> Offer | str:
-    """The offer of an instance, or why the instance is left out."""
-    if instance is None:
-        why = "it has ended, or is in another region or account: take it out of `instance_ids`"
-        return f"backend {name} has no such instance; {why}"
-    if instance.lineage not in (None, lineage):
-        whose = f"{instance.address} of another state (lineage {instance.lineage})"
-        return f"it is {whose}: take it out of that one first, or, if that is lost, remove fleetform's tags"
-    type_of = types.get((instance.region, instance.type, instance.spot))
-    if type_of is None:
-        return (
-            f"backend {name} does not know its type `{instance.type}`: declare it in the backend's `catalog`"
-        )
-    shape = replace(type_of.shape, disk_mib=None)  # its disk is its own
-    return replace(type_of, shape=shape, zone=instance.zone, limit=1, bids=False, host=host)
+            why = (
+                f"backend {name} does not know its type `{instance.type}`: "
+                "declare it in the backend's `catalog`"
+            )
+        answers.append(LeftOut(host=host, reason=why))
+    return answers
