@@ -259,7 +259,7 @@ def _converge(run: Run, plan: Plan, writer: Writer, output: RunOutput) -> RunOut
 
 
 def _end(run: Run, outcome: RunOutcome, output: RunOutput) -> int:
-    """With `--wait`, follow the tasks to their end; else say which run. The exit code."""
+    """With `--wait`, follow the tasks to their end; else say which tasks run. Returns the exit code."""
     if run.options.follows and outcome.exit_code in (0, 4) and outcome.carried_out:
         return max(TaskFollowing(run, output).follow(), outcome.exit_code)
     tasks = run.running_tasks() if outcome.exit_code == 0 and not output.as_json else ()

@@ -161,20 +161,20 @@ MOST_DIGITS = 18
 @click.option(
     "--since",
     metavar="CURSOR",
-    help="Those after this one: the `cursor` of the last that you have; 0 for all that are kept.",
+    help="Print the events after this one, the `cursor` of the last that you have; 0 for all that are kept.",
 )
 @click.option(
     "--type",
     "types",
     metavar="PATTERN",
     multiple=True,
-    help="Only these: `rank.failed`, `node.*`; `*` is a wildcard.",
+    help="Print only these: `rank.failed`, `node.*`; `*` is a wildcard.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with those that come, until interrupted.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with new events until interrupted.")
 @click.option(
     "--deliver",
     is_flag=True,
-    help="Print none: deliver to the webhooks of `notify` what they have not got, once, as for cron.",
+    help="Print nothing: deliver once, as from cron, the events that the webhooks of `notify` lack.",
 )
 @json_option
 @partial(project_command, short_names=())  # `-f` follows

@@ -42,13 +42,13 @@ KINDS = {"instances": "node", "volumes": "volume"}
 )
 @click.argument("source", metavar="[dstack|skypilot|ssh]", required=False, type=click.Choice(SOURCES))
 @click.argument("names", metavar="[FILE…|HOST…]", nargs=-1)
-@click.option("--backend", metavar="NAME", help="What is there in this backend of the project.")
+@click.option("--backend", metavar="NAME", help="Import what this backend of the project has.")
 @click.option("--region", "regions", metavar="NAME", multiple=True, help="In this region; may be repeated.")
 @click.option(
     "--tag", "tags", metavar="KEY[=VALUE]", multiple=True, help="With this tag; several: with all of them."
 )
 @click.option(
-    "--name", "globs", metavar="GLOB", multiple=True, help="Of such a name or id: `ml-*`; may be repeated."
+    "--name", "globs", metavar="GLOB", multiple=True, help="With such a name or id: `ml-*`; may be repeated."
 )
 @click.option("--only", type=click.Choice(tuple(KINDS)), help="Instances alone, or volumes alone.")
 @click.option("--fleet", metavar="NAME", help="Put all instances or hosts into one fleet of this name.")

@@ -383,7 +383,7 @@ def _place(source: LogSource, tail: int | None, since: float | None) -> bool:
 
 
 def _from_end(source: LogSource, size: int, lines: int) -> int:
-    """Where the last lines begin. Read backwards, a piece at a time, and only newlines are counted."""
+    """Where the last lines begin. It reads backwards, a piece at a time, and counts only newlines."""
     provider = source.backends.get(source.node.backend)
     more, at = lines, size
     while at > 0 and lines > 0:
@@ -648,7 +648,7 @@ class Printer:
         self._live.add(rank)
 
     def end(self, rank: int) -> None:
-        """There is no more of it: a last line without an end is printed with one."""
+        """A rank has no more output: its last line gets a line end if it has none."""
         self.add(rank, b"", final=True)
         rest = self._held.pop(rank, b"")
         if not self._prefixed and self._open == rank:

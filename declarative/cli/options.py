@@ -112,8 +112,8 @@ reuse_option = click.option(
 unplaced_option = click.option(
     "--allow-unplaced/--no-allow-unplaced",
     default=None,
-    help="A task without a place holds up nothing else, or stops everything; default: as the project's "
-    "`allow_unplaced` says.",
+    help="Go on without the tasks that have no place, or do nothing; default: the project's "
+    "`allow_unplaced`.",
 )
 new_state_option = click.option(
     "--new-state",
@@ -132,7 +132,7 @@ planning_options = all_of(
     click.option(
         "--refresh-only",
         is_flag=True,
-        help="Only record what happened by itself: do nothing about it, nor about what is declared.",
+        help="Only record what changed outside of fleetform: act neither on that nor on the declaration.",
     ),
     replace_option,
     reuse_option,

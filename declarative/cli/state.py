@@ -141,7 +141,7 @@ def check(session: ProjectSession, as_json: bool) -> int:
 
 
 NO_CONTRADICTION = ("taken-up", "cleaned-folder")
-"""What a look tells that speaks neither against the records nor against an answer."""
+"""Findings of a look that contradict neither the records nor an answer."""
 
 
 def _finding(

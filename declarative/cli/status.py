@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @json_option
 @click.option("--offline", is_flag=True, help="Contact nothing: show what was last observed.")
 @click.option(
-    "--refresh", is_flag=True, help="Look at all hosts, also at those that are no nodes yet, and say when."
+    "--refresh", is_flag=True, help="Look at all hosts, also at those that are not nodes yet, and say when."
 )
 @project_command
 def status_command(session: ProjectSession, as_json: bool, offline: bool, refresh: bool) -> int:

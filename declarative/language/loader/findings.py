@@ -9,7 +9,7 @@ from declarative.model.codes import CODES
 from declarative.model.diagnostic import Diagnostic, InvalidError, Near, Severity, Span, in_order
 
 MAX_FINDINGS = 1_000
-"""Nobody reads more at once, and it takes as long to show one as to read a document."""
+"""Nobody reads more at once, and showing one takes as long as reading a document."""
 MAX_SUMMARY = 300
 
 

@@ -262,7 +262,14 @@ class Document:
             at, node = below
         if key and at is not None:
             return Spot(self._text, at)
-        return Spot(self._text, self._title() if node is self._root else where(node))
+        if node is not self._root:
+            return Spot(self._text, where(node))
+        # The whole document: its name stands for it, else its type, else its first key.
+        for name in ("name", "type"):
+            below = _below(self._root, name)
+            if below is not None and isinstance(below[1], int):
+                return Spot(self._text, below[1])
+        return Spot(self._text, int(self._root[2] if len(self._root) > 2 else self._root[0]))
 
     def written(self, path: Path) -> str:
         """The scalar at `path` as the file has it, without an anchor; empty if it is in several lines."""
@@ -277,11 +284,3 @@ class Document:
             if text in line:
                 return number + 1
         return self.span(path, key=True).line
-
-    def _title(self) -> int:
-        """The place that stands for the whole document: its name, else its type, else its first key."""
-        for name in ("name", "type"):
-            below = _below(self._root, name)
-            if below is not None and isinstance(below[1], int):
-                return below[1]
-        return int(self._root[2] if len(self._root) > 2 else self._root[0])
