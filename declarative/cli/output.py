@@ -288,10 +288,8 @@ def write_whole(path: Path, content: bytes, mode: int, like: os.stat_result | No
             os.close(descriptor)
 
 
-def check_writable(name: str, what: str, is_ours: Callable[[Path], bool]) -> None:
-    """`InvalidError` unless the file is ours, or is not there and can be. `what` it is to be: a plan, a
-    report.
-    """
+def check_writable(name: str, what: str, begin: re.Pattern[bytes]) -> None:
+    """`InvalidError` unless the file is not there and can be, or is empty, or begins as a `what` does."""
     from declarative.model.diagnostic import failed
 
     path = Path(name)
@@ -303,6 +301,10 @@ def check_writable(name: str, what: str, is_ours: Callable[[Path], bool]) -> Non
         return
     except OSError as error:
         raise failed("unwritable", f"`{name}` cannot be written: {error.strerror}") from None
-    if not stat.S_ISREG(status.st_mode) or (status.st_size and not is_ours(path)):
-        summary = f"`{name}` exists, and is not a {what} of fleetform: it is left alone"
+    is_ours = False
+    if stat.S_ISREG(status.st_mode):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            is_ours = not status.st_size or begin.match(file.read(200)) is not None
+    if not is_ours:
+        summary = f"`{name}` exists, and is not a {what}: it is left alone"
         raise failed("not-overwritten", summary, "name another file, or remove that one")

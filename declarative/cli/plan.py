@@ -5,6 +5,7 @@ do, and why something is where the plan puts it. Also plans in files: `--format`
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
@@ -86,16 +87,8 @@ class Reports:
                 raise failed("usage", f"`--json` and `--format {self.printed}` are two formats", "give one")
             self.printed = "json"
         for name in self.files:
-            head = BEGINS[self._format(name)]
-
-            def is_ours(path: Path, head: str = head) -> bool:
-                try:
-                    with path.open(encoding="utf-8", errors="replace") as file:
-                        return file.read(len(head)) == head
-                except OSError:
-                    return False
-
-            check_writable(str(Path(name)), "report", is_ours)
+            begin = re.compile(re.escape(BEGINS[self._format(name)].encode()))
+            check_writable(str(Path(name)), "report of fleetform", begin)
 
     def write(self, plan: Plan) -> None:
         """Put the plan into the files, each written whole or not at all."""

@@ -60,14 +60,7 @@ def path_of(name: str) -> Path:
 
 def check_place(name: str) -> None:
     """`InvalidError` if the signature would overwrite a file that is not a signature."""
-    path = path_of(name)
-    try:
-        if os.path.lexists(path) and (path.is_symlink() or not _read(path).startswith(BEGIN)):
-            hint = "name another file for the plan, or remove that one"
-            summary = f"`{path}` exists, and is not a signature: it is left alone"
-            raise failed("not-overwritten", summary, hint)
-    except OSError as error:
-        raise failed("unwritable", f"`{path}` cannot be written: {error.strerror}") from None
+    check_writable(str(path_of(name)), "signature", re.compile(re.escape(BEGIN)))
 
 
 def signer_of(name: str) -> Ed25519PrivateKey:
@@ -225,7 +218,7 @@ def check_target(name: str) -> None:
     if path.suffix in SUFFIXES:
         hint = f"write `--out {path.stem}.plan`: every `*{path.suffix}` of the project is read as its YAML"
         raise failed("usage", f"a saved plan is not called `*{path.suffix}`", hint)
-    check_writable(name, "plan", lambda path: _OURS.match(_head(path)) is not None)
+    check_writable(name, "plan of fleetform", _OURS)
 
 
 def save(
@@ -290,13 +283,6 @@ def read(name: str, keys: Collection[PlanKey] | None = None) -> SavedPlan:
     if keys is not None:
         check(name, content, keys)
     return load(content.decode(errors="surrogateescape"), f"`{name}`", __version__)
-
-
-def _head(path: Path) -> bytes:
-    try:
-        return _read(path, _HEAD)
-    except OSError:
-        return b"?"
 
 
 def say_saved(session: ProjectSession, name: str, result: str) -> None:
