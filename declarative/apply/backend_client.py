@@ -2,8 +2,8 @@
 
 A thing carries the address, the token and the inputs that it was made with. `state mv` touches nothing real,
 so a record of a renamed thing keeps those (`state.MADE_AS`), and here they replace its present ones.
-Likewise, the way to a host is replaced where another one is declared than was recorded. What a provider
-cannot do (its optional parts) gets an answer here that is true for it.
+Likewise, the declared way to a host replaces the recorded one. What a provider cannot do (its optional
+parts) gets an answer here that is true for it.
 """
 
 from __future__ import annotations

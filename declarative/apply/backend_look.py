@@ -94,7 +94,7 @@ class BackendFindings:
 
     gone: set[Address] = field(default_factory=set)
     unsure: set[Address] = field(default_factory=set)
-    """Gone things for which it is not sure that the right backend was asked."""
+    """Gone things that may have been looked for in the wrong place."""
     ended: dict[Address, str] = field(default_factory=dict)
     """Gone things that the backend itself has ended, with its reason."""
     altered: dict[Address, Mapping[str, Any]] = field(default_factory=dict)

@@ -71,7 +71,7 @@ def execute(action: Action, tools: Tools) -> PendingCommit | None:
 
 
 def begins_at_once(action: Action) -> bool:
-    """Whether all that goes before its intent is quick, so that it may commit the end of another action."""
+    """Whether its intent comes at once, so that the end of another action may be committed with it."""
     return action.address.kind not in ("reservation", "rank") and action.reason is not Reason.UNFIT
 
 
@@ -329,7 +329,7 @@ def _stop(action: Action, tools: Tools) -> None:
 
 
 def _change(action: Action, tools: Tools) -> None:
-    """Change fields of a rank in place. Its host gets those by which it ends the rank itself."""
+    """Change fields of a rank in place. Its host gets those of `HOST_TERMS`."""
     wanted_inputs = action.typed
     assert isinstance(wanted_inputs, RankInputs)
     state = tools.writer.part((action.address, *_gang_addresses("reservation", wanted_inputs)))

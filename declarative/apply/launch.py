@@ -119,7 +119,7 @@ def launch_of(
 
 
 def terms_of(state: State, rank: Record, limits: Mapping[str, float | None]) -> Terms:
-    """By what a rank is ended where it runs; `state` as for `launch_of`."""
+    """The terms on which its host ends a rank; `state` as for `launch_of`."""
     node = state.needed(state.needed(rank, "reservation"), "node")
     gang = _siblings(state, rank) if knows_siblings(rank.rank) else []
     near = dict.fromkeys(n.node_address or "" for n, _ in gang if n.address != node.address)

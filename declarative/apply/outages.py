@@ -30,7 +30,7 @@ PATIENT = 90.0
 AT_LEAST = 8.0
 """The least time to wait for a backend, in seconds."""
 TIMES_SLOWER = 3
-"""A backend is waited for three times as long as it took the last time."""
+"""The longest wait for a backend, in times of its last answer's."""
 OFFERS = "offers"
 """The part of a backend that reports its offers."""
 NODES = "nodes"

@@ -291,8 +291,8 @@ def lacking(plan: Plan, results: Sequence[ActionResult]) -> dict[str, Lack]:
 def _scarce(
     undone: Sequence[ActionResult], results: Sequence[ActionResult], actions: Mapping[str, Action]
 ) -> str | None:
-    """What lacked capacity, if these failed for no other reason. A node that was had, and went with the
-    cluster of another task, lacked none: then it is what the cluster lacked.
+    """What lacked capacity, if these failed for no other reason. If a node was made, and deleted with the
+    cluster of another task, it is what that cluster lacked.
     """
     scarce = [r for r in undone if r.scarce]
     failed = [r for r in undone if r.outcome is Outcome.FAILED]

@@ -307,7 +307,7 @@ def free(
     *,
     observed: bool = False,
 ) -> None:
-    """Detach a rank's volumes, and give its blocks back once all are off. `observed`: `Writer.release`."""
+    """Detach a rank's volumes, then give its blocks back. `observed`: see `Writer.release`."""
     name = reservation.address.name
     detached = [detach(writer, backends, r) for r in state.of("attachment") if r.attachment.rank == name]
     if all(detached):

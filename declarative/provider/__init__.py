@@ -122,7 +122,7 @@ class StaleError(PermanentError):
 
 
 Fence = Callable[[], int | None]
-"""To be called before each call that leaves this process, and before each retry. If this process may not
+"""Is called before each call that leaves this process, and before each retry. If this process may not
 write any more, it raises an error that stops the command, and that is passed on as it is. Else it returns the
 number of this writer, higher than that of every earlier one, or None for a reader. A backend that can keep
 the highest number refuses calls with a lower one.

@@ -1,6 +1,6 @@
 """Optional parts of the port: what some places can do besides. A provider has the methods or has them not.
 
-Whatever has the methods of a part counts as one that can do it; it need not name the part.
+A class that has the methods of a part can do it; it need not name the part.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class CommitQueue:
         self._expected = 0
         """How many writes a commit waits for: those of the last one, and those that came meanwhile."""
         self._patience = 0.0
-        """How many seconds a commit waits for them: as long as the last one took, up to the database's."""
+        """Seconds that a commit waits for them: as long as the last one took, at most `commit_patience`."""
 
     def do(self, work: Callable[[Connection], T]) -> T:
         """Return what `work` returns once it is committed; or raise what it raises."""

@@ -50,9 +50,8 @@ class Operation:
 
 
 def next_id(connection: Connection) -> int:
-    """The id of the next entry, inside a writer's transaction.
-
-    Not the database's own counting: a push brings entries with the ids that they have.
+    """The id of the next entry, inside a writer's transaction. The database does not count them by itself,
+    since a push brings entries with the ids that they have.
     """
     if connection.last_id is None:
         connection.last_id = last_id(connection)
@@ -274,7 +273,7 @@ def lineage(connection: Connection) -> str:
 def identify(connection: Connection, op: str, address: Address, inputs: Mapping[str, Any]) -> tuple[int, str]:
     """The generation that an operation is about, and the token with which it was or will be created.
 
-    Of a rank that is the id of its attempt: see `state.attempt_id`.
+    The token of a rank is the id of its attempt: see `state.attempt_id`.
     """
     zone: str | None
     if op == "create":

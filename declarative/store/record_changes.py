@@ -119,7 +119,7 @@ def _volumes(addresses: Iterable[Address]) -> list[Address]:
 
 
 def release(connection: Connection, reservation: Address, now: float) -> bool:
-    """Give a reservation's blocks back; whether it was there. A node whose last block it was is idle."""
+    """Give a reservation's blocks back; whether it was there. A node without busy blocks is idle then."""
     nodes = {node for node, _ in records.held_by(connection, reservation)}
     if not remove_record(connection, reservation):
         return False

@@ -268,7 +268,7 @@ class Connection:
     def update_unasked(self, table: str, values: Mapping[str, Any], where: str = "", **its: Any) -> None:
         """Like `update`, where nobody asks for the number: it costs no round trip to a server.
 
-        Not for writes of a mirror, which count what they change.
+        A mirror does not use it: its writes count what they change.
         """
         sql = update_sql(table, tuple(values), where)
         self.database.defer(self.raw, sql, {**stored_row(values), **its})

@@ -150,7 +150,7 @@ def open_file(path: Path, opening: OpenOptions) -> Database | None:
             if not agree(database, read_only=read_only, notify=opening.notify):
                 summary = f"{path} is a database but no fleetform state; it was left as it is"
                 raise StateError("not-a-state", summary)  # noqa: TRY301  # it is closed below
-            # Not so in a copy made by VACUUM INTO, or by hand.
+            # A copy made by VACUUM INTO, or by hand, has no WAL.
             if not read_only:
                 database.use_wal()
     except BaseException:
