@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 from declarative.model.inputs import (
     AttachmentInputs,
@@ -23,7 +23,9 @@ from declarative.model.inputs import (
     VolumeInputs,
     inputs_of,
 )
+from declarative.model.outputs import TEXT_ONLY, Digits, Key
 from declarative.model.record import set_field, struct
+from declarative.model.schema import Doc
 from declarative.model.status import BOOTING, Drain, NodeState, RankState, RankStatus, Readiness, Silence
 
 KINDS = ("volume", "node", "reservation", "attachment", "rank")
@@ -476,11 +478,12 @@ def started_rank(intent: Intent, node: Record) -> Record:
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """USD that nodes cost in a month (UTC, `2026-03`) until now, which is `hours` after its begin."""
+    """The cost of the nodes in this month, by recorded prices. Null if nobody counts it."""
 
-    month: str
-    dollars: float
-    hours: float
+    month: Annotated[str, Doc("The month in UTC: `2026-03`.")]
+    dollars: Annotated[float, Key("usd"), Digits(2), Doc("USD.")]
+    hours: Annotated[float, TEXT_ONLY]
+    """From the begin of the month until now."""
 
 
 def rank_of_attempt(attempt: str) -> tuple[str, tuple[int, ...] | None]:

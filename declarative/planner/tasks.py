@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
 from math import isfinite
+from typing import Annotated
 
 from declarative.model.inputs import NodeFailures, RankInputs, RetrySeries, differing
+from declarative.model.outputs import Moment
 from declarative.model.record import struct
 from declarative.model.resource import SUMS, Desired, TaskWant, changes
-from declarative.model.schema import in_place
+from declarative.model.schema import Doc, Is, in_place
 from declarative.model.spec import NodeCount, Placement, RetryEvent, StopCriteria, Task
 from declarative.model.spec.schedule import Schedule
 from declarative.model.state import (
@@ -315,19 +317,22 @@ def due_retry(want: TaskWant, have: Iterable[Record], state: State, now: float) 
 
 @struct(frozen=True, slots=True, kw_only=True)
 class RetryOutlook:
-    """What `retry` does about a task that failed or was lost. Times are seconds since the epoch."""
+    """What `retry` does about it. Null unless it has a `retry` and failed or was lost."""
 
-    runs_again: bool
-    attempt: int
-    """The number of the next attempt in its series, or of the last one if there is no next."""
-    after: float | None = None
-    """From when on a command that follows it starts it. Any other `apply` starts it at once. None if it does
-    not run again.
-    """
-    until: float | None = None
-    """When its time ends; None for never, or if it does not run again."""
-    why: str
-    """The failure, or why there is no next attempt."""
+    runs_again: Annotated[bool, Doc("Whether it runs again.")]
+    attempt: Annotated[
+        int, Is(minimum=1), Doc("The number of the next attempt in its series, or of the last one.")
+    ]
+    max_attempts: Annotated[int | None, Is(minimum=1), Doc("How many there may be. Null for any number.")]
+    after: Annotated[
+        Moment | None,
+        Doc(
+            "The loop and `apply --wait` start it from then on, any other `apply` at once. "
+            "Null if it does not run again."
+        ),
+    ] = None
+    until: Annotated[Moment | None, Doc("The last time at which it may start. Null for any time.")] = None
+    why: Annotated[str, Doc("The failure, or why it does not run again.")]
 
 
 def retry_outlook(want: TaskWant, have: Iterable[Record], state: State, now: float) -> RetryOutlook | None:
@@ -341,11 +346,13 @@ def retry_outlook(want: TaskWant, have: Iterable[Record], state: State, now: flo
     retry = due_retry(want, ranks.values(), state, now)
     if retry is None:
         why = _why_not(want, ranks, failure[1], state)
-        return RetryOutlook(runs_again=False, attempt=attempt, why=why)
+        most = want.spec.retry.max_attempts
+        return RetryOutlook(runs_again=False, attempt=attempt, max_attempts=most, why=why)
     end = retry.series.since + want.spec.retry.seconds
     return RetryOutlook(
         runs_again=True,
         attempt=retry.series.count + 1,
+        max_attempts=want.spec.retry.max_attempts,
         after=retry.after,
         until=end if isfinite(end) else None,
         why=retry.cause,

@@ -29,7 +29,7 @@ from declarative.model.state import (
 from declarative.model.status import Drain, NodeState, Outage, RankState, RankStatus, Readiness, Silence
 from declarative.planner.inventory import GONE, LEFT_OUT, SICK, UNREADABLE, Drift, Health
 from declarative.planner.plan import FORMAT_VERSION, ROUNDING, held_price, total_price
-from declarative.planner.tasks import retry_outlook
+from declarative.planner.tasks import RetryOutlook, retry_outlook
 from declarative.render.output_json import output
 from declarative.store.events import Waiting
 
@@ -190,26 +190,6 @@ class RankView:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class RetryView:
-    """What `retry` does about it. Null unless it has a `retry` and failed or was lost."""
-
-    runs_again: Annotated[bool, Doc("Whether it runs again.")]
-    attempt: Annotated[
-        int, Is(minimum=1), Doc("The number of the next attempt in its series, or of the last one.")
-    ]
-    max_attempts: Annotated[int | None, Is(minimum=1), Doc("How many there may be. Null for any number.")]
-    after: Annotated[
-        Moment | None,
-        Doc(
-            "The loop and `apply --wait` start it from then on, any other `apply` at once. "
-            "Null if it does not run again."
-        ),
-    ]
-    until: Annotated[Moment | None, Doc("The last time at which it may start. Null for any time.")]
-    why: Annotated[str, Doc("The failure, or why it does not run again.")]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
 class TaskView:
     """A task."""
 
@@ -230,7 +210,7 @@ class TaskView:
         None
     )
     stopped: Annotated[bool, Doc("Whether a user stopped it, so that it does not start by itself.")] = False
-    retry: RetryView | None = None
+    retry: RetryOutlook | None = None
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -289,14 +269,6 @@ class OutageOutput:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class SpentOutput:
-    """The cost of the nodes in this month, by recorded prices. Null if nobody counts it."""
-
-    month: Annotated[str, Doc("The month in UTC: `2026-03`.")]
-    usd: Annotated[float, Of("dollars"), Digits(2), Doc("USD.")]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
 class StatusView:
     """What `fleetform status --json` prints.
 
@@ -323,7 +295,7 @@ class StatusView:
     limits: Annotated[
         tuple[LimitView, ...], Doc("The project's `limits` of cost and nodes, beside what is there.")
     ] = ()
-    spent: Annotated[Spent | None, As(SpentOutput)] = None
+    spent: Spent | None = None
     hosts: Annotated[tuple[HostView, ...], TEXT_ONLY] = ()
     """Hosts that were looked at and are not nodes."""
     diagnostics: Annotated[tuple[Diagnostic, ...], TEXT_ONLY] = ()
@@ -449,16 +421,6 @@ def _task(
     last = ended if ended is not None else at
     runs = any(status and not status.state.ended for status in statuses.values())
     ran = started is not None and last is not None and (ended is not None or runs)
-    retry = None
-    if want and at is not None and (outlook := retry_outlook(want, records.values(), state, at)):
-        retry = RetryView(
-            runs_again=outlook.runs_again,
-            attempt=outlook.attempt,
-            max_attempts=want.spec.retry.max_attempts,
-            after=outlook.after,
-            until=outlook.until,
-            why=outlook.why,
-        )
     return TaskView(
         name=name,
         state=task_state(statuses, done).value,
@@ -468,7 +430,7 @@ def _task(
         ended_at=ended,
         seconds=max(0.0, last - started) if ran and started is not None and last is not None else None,
         stopped=is_stopped(records.values()),
-        retry=retry,
+        retry=retry_outlook(want, records.values(), state, at) if want and at is not None else None,
     )
 
 
