@@ -35,7 +35,7 @@ class Key:
 
 @struct(frozen=True, slots=True)
 class As:
-    """The struct that describes the JSON of a value that comes from another room."""
+    """What describes the JSON of a value whose own type does not."""
 
     hint: Any
 
@@ -120,8 +120,10 @@ def kind_of(hint: Any) -> Kind:
         elif origin is ClassVar:
             (hint,) = args
         elif origin in (typing.Union, types.UnionType):
-            (hint,) = (arg for arg in args if arg is not types.NoneType)
+            hint, *others = (arg for arg in args if arg is not types.NoneType)
             nullable = True
+            if others:
+                hint = marks.pop(As).hint
         elif As in marks:
             hint = marks.pop(As).hint
         else:

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 from declarative.model.diagnostic import Diagnostic, Severity, and_more
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
-from declarative.model.outputs import Key, Moment, Usd, address_of
+from declarative.model.outputs import TEXT_ONLY, As, Key, Moment, Of, Usd, address_of
 from declarative.model.record import struct
 from declarative.model.resource import Desired
 from declarative.model.schema import Doc, Is
-from declarative.model.state import ORPHAN, Address, Record, Renamed, Spent
+from declarative.model.state import KINDS, ORPHAN, Address, Record, Renamed, Spent
 from declarative.placement.problem import Refusal, Remedy, Suggestion
 from declarative.planner.inventory import LEFT_OUT, UNREADABLE, Drift, Health, warning_health
 
@@ -85,24 +85,44 @@ BY_KIND: Mapping[str, Any] = {"read": lambda action, data: inputs_of(action["add
 
 @struct(frozen=True, slots=True, kw_only=True)
 class Action:
-    """One step. `because` names changed fields, or replaced addresses that this one needs."""
+    """One step; a replacement is a delete and a create."""
 
-    op: Op
-    address: Address
-    reason: Reason
-    because: tuple[str, ...] = ()
-    before: Inputs | None = field(default=None, metadata=BY_KIND)
-    after: Inputs | None = field(default=None, metadata=BY_KIND)
-    needs: tuple[str, ...] = ()
-    holds: tuple[Address, ...] = ()
+    id_: ClassVar[Annotated[str, Of("id"), Doc("`<op>:<address>`.")]]
+    op: Annotated[Op, Doc("What is done.")]
+    address: Annotated[Address, As(str), address_of(KINDS), Doc("The address that it changes.")]
+    reason: Annotated[Reason, Doc("Why; for people.")]
+    because: Annotated[
+        tuple[str, ...],
+        Doc("The changed fields, or the replaced addresses that this one needs; of a retry, the failure."),
+    ] = ()
+    before: Annotated[
+        Inputs | None,
+        As(Mapping[str, Any]),
+        Doc("The inputs as recorded, secrets left out. Null for a create."),
+    ] = field(default=None, metadata=BY_KIND)
+    after: Annotated[
+        Inputs | None,
+        As(Mapping[str, Any]),
+        Doc("The inputs as they will be, secrets left out. Null for a delete."),
+    ] = field(default=None, metadata=BY_KIND)
+    needs: Annotated[tuple[str, ...], Doc("Ids of the actions that have to be done before.")] = ()
+    holds: Annotated[tuple[Address, ...], TEXT_ONLY] = ()
     """The addresses that the new record needs: stored in the state, so that deletions can be ordered later.
     """
-    backend: str | None = None
-    forget: bool = False
-    """For a delete: only the record is removed, since `removed` says `destroy: false`."""
-
-    ends: bool = False
-    """It ends running work although it replaces nothing: a declared limit is over already."""
+    backend: Annotated[str | None, TEXT_ONLY] = None
+    forget: Annotated[
+        bool,
+        Of("forgets"),
+        Doc("Whether a delete only removes the record: the volume was adopted or is to be kept."),
+    ] = False
+    """Without the adopted, which `forgets` adds: those of which `removed` says `destroy: false`."""
+    ends: Annotated[
+        bool,
+        Doc(
+            "Whether it ends work that goes on, though it replaces nothing: a `max_duration` or `retry` that "
+            "is over already, or a `schedule` that was added or whose hours changed."
+        ),
+    ] = False
 
     @property
     def stops(self) -> bool:

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from declarative.model.outputs import Of, OneOf, Pattern, Usd, address_of
+from declarative.model.outputs import Of, OneOf, Pattern, Usd
 from declarative.model.record import struct
 from declarative.model.schema import Doc, Is
-from declarative.model.state import KINDS
 from declarative.placement.problem import Remedy, Verdict
 from declarative.planner.approval import approval_in, fallbacks_data, inputs_data, moved_data
 from declarative.planner.fallbacks import hourly_at_most
 from declarative.planner.inventory import Drift
 from declarative.planner.plan import (
     FORMAT_VERSION,
+    Action,
     Difference,
     FleetShare,
-    Op,
     Part,
     Plan,
     Queued,
-    Reason,
     Reservation,
     fleet_shares,
 )
@@ -58,39 +56,6 @@ class MovedOutput:
     from_: Annotated[str, Doc("The old address: `fleet/gpu`.")]
     to: Annotated[str, Doc("The new one.")]
     addresses: Annotated[tuple[RenameOutput, ...], Doc("The records under it.")]
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class ActionOutput:
-    """One step; a replacement is a delete and a create."""
-
-    id: Annotated[str, Doc("`<op>:<address>`.")]
-    op: Annotated[Op, Doc("What is done.")]
-    address: Annotated[str, address_of(KINDS), Doc("The address that it changes.")]
-    reason: Annotated[Reason, Doc("Why; for people.")]
-    because: Annotated[
-        tuple[str, ...],
-        Doc("The changed fields, or the replaced addresses that this one needs; of a retry, the failure."),
-    ]
-    before: Annotated[
-        Mapping[str, Any] | None, Doc("The inputs as recorded, secrets left out. Null for a create.")
-    ]
-    after: Annotated[
-        Mapping[str, Any] | None, Doc("The inputs as they will be, secrets left out. Null for a delete.")
-    ]
-    needs: Annotated[tuple[str, ...], Doc("Ids of the actions that have to be done before.")]
-    forget: Annotated[
-        bool,
-        Of("forgets"),
-        Doc("Whether a delete only removes the record: the volume was adopted or is to be kept."),
-    ]
-    ends: Annotated[
-        bool,
-        Doc(
-            "Whether it ends work that goes on, though it replaces nothing: a `max_duration` or `retry` that "
-            "is over already, or a `schedule` that was added or whose hours changed."
-        ),
-    ]
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -297,7 +262,7 @@ class PlanOutput:
         bool, Of("scope.refresh_only"), Doc("Whether the plan only records what happened by itself.")
     ]
     actions: Annotated[
-        tuple[ActionOutput, ...], Doc("The actions, in an order in which they could be done one by one.")
+        tuple[Action, ...], Doc("The actions, in an order in which they could be done one by one.")
     ]
     reservations: Annotated[
         tuple[Reservation, ...], Doc("Every rank that holds, will hold, or gives back blocks.")
@@ -337,7 +302,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     unknown: dict[str, Any] = {"before": None, "after": None}
     covered: dict[str, Any] = {
         "lineage": plan.basis.lineage,
-        "actions": [output(ActionOutput, action, **inputs_data(action)) for action in plan.actions],
+        "actions": [output(Action, action, **inputs_data(action)) for action in plan.actions],
         "moved": moved_data(plan),
         "unplaced": [output(RefusalOutput, r, **inputs.get(r.task, unknown)) for r in plan.unplaced.refusals],
         "fallbacks": fallbacks_data(plan),
