@@ -65,11 +65,15 @@ def host_lists(names: Iterable[str]) -> list[str]:
         texts, numbers = tuple(parts[::2]), parts[1::2]
         digits = tuple([len(n) if n[0] == "0" and n != "0" else 0 for n in numbers])
         alike.setdefault((texts, digits), []).append(tuple([(int(n),) for n in numbers]))
-    return [
-        _host_list(texts, digits, row)
-        for (texts, digits), rows in alike.items()
-        for row in _linked(_crossed(rows), digits)
-    ]
+    out: list[str] = []
+    for (texts, digits), rows in alike.items():
+        for row in _linked(_crossed(rows), digits):
+            name = clean(texts[0])
+            for text, width, counted in zip(texts[1:], digits, row, strict=True):
+                shown = ranges(counted, width) or "same"
+                name += (f"[{shown}]" if len(counted) != 1 else shown) + clean(text)
+            out.append(name)
+    return out
 
 
 def _crossed(rows: list[tuple[Numbers, ...]]) -> list[tuple[Numbers, ...]]:
@@ -112,14 +116,6 @@ def _same_counts(row: tuple[Numbers, ...], digits: Sequence[int]) -> tuple[int, 
             if row[first] == numbers and digits[first] == digits[second]:
                 return first, second
     return 0, 0
-
-
-def _host_list(texts: Sequence[str], digits: Sequence[int], row: Sequence[Numbers]) -> str:
-    out = clean(texts[0])
-    for text, width, numbers in zip(texts[1:], digits, row, strict=True):
-        shown = ranges(numbers, width) or "same"
-        out += (f"[{shown}]" if len(numbers) != 1 else shown) + clean(text)
-    return out
 
 
 def numberless(text: str) -> str:

@@ -282,9 +282,15 @@ def _placed_once(
     """Places with the nodes that tasks are `avoiding`. A task that finds none that way avoids only the node
     where it failed last, and then none: `avoiding` loses these.
     """
+    # The tasks that get more ranks beside one that stays on a node, if that matters.
+    beside: dict[str, set[str]] = {}
+    for decision in (decision for decision in runs if decision.course is Course.RESIZED):
+        if decision.want.spec.spread or decision.want.spec.resources.gpu:
+            for name, _ in prior_places(request.state, decision).values():
+                beside.setdefault(name, set()).add(decision.name)
     while True:
         nodes = [avoided_by(decision.planned, avoiding) for decision in fleets.staying()]
-        nodes = _beside(request.state, nodes, runs)
+        nodes = [replace(n, beside=frozenset(beside[n.name])) if n.name in beside else n for n in nodes]
         asks = [_ask(request, decision, avoiding.get(decision.name, ())) for decision in runs]
         catalog = Catalog(asks, nodes, fleets.rules(), volumes)
         placed = Placed(catalog, request.effort)
@@ -301,17 +307,6 @@ def avoided_by(node: Node, avoiding: Mapping[str, Collection[str]]) -> Node:
     """The node, with the tasks that avoid it."""
     tasks = frozenset(task for task, names in avoiding.items() if node.name in names)
     return replace(node, avoided_by=tasks) if tasks else node
-
-
-def _beside(state: State, nodes: Sequence[Node], runs: Sequence[TaskDecision]) -> list[Node]:
-    """The nodes, with the tasks that get more ranks beside one that stays there, if that matters."""
-    there: dict[str, set[str]] = {}
-    for decision in runs:
-        spec = decision.want.spec
-        if decision.course is Course.RESIZED and (spec.spread or spec.resources.gpu):
-            for node, _ in prior_places(state, decision).values():
-                there.setdefault(node, set()).add(decision.name)
-    return [replace(n, beside=frozenset(there[n.name])) if n.name in there else n for n in nodes]
 
 
 def _ask(request: PlanRequest, decision: TaskDecision, avoiding: Collection[str]) -> Ask:

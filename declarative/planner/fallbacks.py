@@ -155,10 +155,6 @@ class _Member:
         zone = place[2]
         return all(v[:2] == place[:2] and (not v[2] or not zone or v[2] == zone) for v in self.tied)
 
-    def may_take(self, kind: NodeType) -> bool:
-        """Whether all its tasks accept the offer."""
-        return all(place_reason(guest.task, kind) is None for guest in self.guests)
-
 
 def fallbacks(decisions: Decisions, state: State) -> tuple[Fallback, ...]:
     """The ways of all nodes that are launched, by the name of the first."""
@@ -261,7 +257,8 @@ class _Search:
                 continue
             if node_type.shape not in suits:
                 suits[node_type.shape] = member.suits(node_type)
-            if suits[node_type.shape] and member.may_take(node_type):
+            tasks = (guest.task for guest in member.guests)
+            if suits[node_type.shape] and all(place_reason(task, node_type) is None for task in tasks):
                 yield offer
 
     def few_fitting(self, member: _Member, allowed: Callable[[Place], bool]) -> list[Offer]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
@@ -328,20 +328,6 @@ def fleet_shortages(desired: Desired, outcome: PlacementOutcome, inventory: Inve
     return out
 
 
-def _named_regions(desired: Desired) -> Iterator[tuple[str, Sequence[str], tuple[str, ...]]]:
-    """Fleets and tasks that name regions: the regions, and the backends that they may use."""
-    every: dict[str, None] = {}
-    for name, fleet in desired.fleets.items():
-        backends = allowed_backends(desired, fleet)
-        every |= dict.fromkeys(backends)
-        if fleet.regions and backends:
-            yield f"fleet/{name}", fleet.regions, tuple(backends)
-    for name, want in desired.tasks.items():
-        usable = tuple(want.spec.backends or every)
-        if want.spec.regions and usable:
-            yield f"task/{name}", want.spec.regions, usable
-
-
 def unknown_regions(desired: Desired, inventory: Inventory, known_of: Iterable[str]) -> list[Diagnostic]:
     """A warning for each named region that none of the allowed backends of a fleet or task has.
 
@@ -350,8 +336,13 @@ def unknown_regions(desired: Desired, inventory: Inventory, known_of: Iterable[s
     there = {name: {offer.region for offer in offers} for name, offers in inventory.offers.items()}
     out: list[Diagnostic] = []
     near = Near()
-    for address, regions, backends in _named_regions(desired):
-        if not all(there.get(b) for b in backends):
+    of_fleets = {name: allowed_backends(desired, fleet) for name, fleet in desired.fleets.items()}
+    every = tuple(dict.fromkeys(backend for backends in of_fleets.values() for backend in backends))
+    specs = {name: want.spec for name, want in desired.tasks.items()}
+    named = [(f"fleet/{name}", fleet.regions, of_fleets[name]) for name, fleet in desired.fleets.items()]
+    named += [(f"task/{name}", spec.regions, spec.backends or every) for name, spec in specs.items()]
+    for address, regions, backends in named:
+        if not backends or not all(there.get(b) for b in backends):
             continue
         declared = (desired.backends[name].regions for name in backends if name in desired.backends)
         known = {*known_of}.union(*(there[b] for b in backends), *(map(str, names) for names in declared))

@@ -400,22 +400,17 @@ class NodeCount:
                 raise BadValueError(
                     "unknown-field", f"`{key}` is not a field of nodes", hint, (key,), at_key=True
                 )
-            if item is not None:
-                ends[key] = cls._number(key, item)
+            if isinstance(item, str) and _NUMBER.fullmatch(unpadded(item, "bad-range", (key,))):
+                ends[key] = int(item)
+            elif isinstance(item, int) and not isinstance(item, bool):
+                ends[key] = item
+            elif item is not None:
+                summary = f"expected a whole number, found {describe(item)}"
+                raise BadValueError("wrong-type", summary, cls.HINT, (key,))
         if not ends:
             raise BadValueError("bad-range", "`nodes` has neither a lower nor an upper bound", cls.HINT)
         low = ends.get("min", 0)
         return cls._checked(low, ends.get("target", low), ends.get("max"))
-
-    @classmethod
-    def _number(cls, key: str, item: Json) -> int:
-        if isinstance(item, str) and _NUMBER.fullmatch(unpadded(item, "bad-range", (key,))):
-            return int(item)
-        if isinstance(item, int) and not isinstance(item, bool):
-            return item
-        raise BadValueError(
-            "wrong-type", f"expected a whole number, found {describe(item)}", cls.HINT, (key,)
-        )
 
     @classmethod
     def _checked(cls, low: int, target: int, high: int | None) -> Self:

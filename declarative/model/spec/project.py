@@ -149,19 +149,16 @@ class EventPattern(Word):
             hint = "write `rank.failed`, `node.*` or `*`; docs/commands.md lists the types"
             raise BadValueError("bad-value", "this is not a type of events", hint)
         if not any(fnmatchcase(known, value) for known in EVENT_TYPES):
-            raise BadValueError("bad-value", f"no type of events is `{value}`", cls._near(value))
+            kind = value.partition(".")[0]
+            if kind in _EVENT_WORDS:
+                types = [f"`{kind}.{word}`" for word in sorted({*_EVENT_WORDS[kind].split()})]
+                hint = f"the types of `{kind}` are {', '.join(types)}"
+            else:
+                groups = [f"{known}.*" for known in _EVENT_WORDS]
+                near = suggest(value, EVENT_TYPES) or suggest(f"{kind}.*", groups)
+                hint = near or f"write one of {', '.join(f'`{group}`' for group in groups)}"
+            raise BadValueError("bad-value", f"no type of events is `{value}`", hint)
         return cls(value)
-
-    @staticmethod
-    def _near(value: str) -> str:
-        """The types of the same kind, or the kinds."""
-        kind = value.partition(".")[0]
-        if kind in _EVENT_WORDS:
-            words = sorted({*_EVENT_WORDS[kind].split()})
-            return f"the types of `{kind}` are {', '.join(f'`{kind}.{word}`' for word in words)}"
-        groups = [f"{known}.*" for known in _EVENT_WORDS]
-        near = suggest(value, EVENT_TYPES) or suggest(f"{kind}.*", groups)
-        return near or f"write one of {', '.join(f'`{group}`' for group in groups)}"
 
 
 class HookFormat(StrEnum):

@@ -658,20 +658,17 @@ def check_name(text: Json) -> str:
     """A name of a fleet, volume, task or backend, matched whole."""
     if not isinstance(text, str) or not NAME.fullmatch(text):
         shown = f"`{text[:40]!r}`" if isinstance(text, str) and text != text.strip() else describe(text)
-        raise BadValueError("bad-name", f"{shown} is not a name", _name_hint(text))
+        # The rule, or the most similar valid name.
+        hint = rule = "write 2 to 41 characters: a lower-case letter, then lower-case letters, digits and `-`"
+        if isinstance(text, str) and len(text) <= 100:
+            near = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+            if NAME.fullmatch(text.strip()):
+                what = "line break" if text.rstrip(" ") != text.rstrip() else "space"
+                hint = f"remove the {what} round it: write `{text.strip()}`"
+            elif NAME.fullmatch(near):
+                hint = f"write `{near}`: {rule.removeprefix('write ')}"
+        raise BadValueError("bad-name", f"{shown} is not a name", hint)
     return text
-
-
-def _name_hint(text: Json) -> str:
-    """A hint: the rule, or the most similar valid name."""
-    rule = "2 to 41 characters: a lower-case letter, then lower-case letters, digits and `-`"
-    if not isinstance(text, str) or len(text) > 100:
-        return f"write {rule}"
-    if NAME.fullmatch(text.strip()):
-        what = "line break" if text.rstrip(" ") != text.rstrip() else "space"
-        return f"remove the {what} round it: write `{text.strip()}`"
-    near = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    return f"write `{near}`: {rule}" if NAME.fullmatch(near) else f"write {rule}"
 
 
 class Name(Word):
