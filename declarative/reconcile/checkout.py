@@ -102,18 +102,8 @@ class Checkout:
         before = self.commit
         where = f"+refs/heads/{self._branch}:refs/remotes/origin/{self._branch}"
         hint = f"check the URL, the branch `{self._branch}` and the login: `git ls-remote --heads URL`"
-        self._git(
-            "fetch",
-            "-q",
-            "--no-tags",
-            "--no-recurse-submodules",
-            "--depth",
-            "1",
-            "--",
-            self._url,
-            where,
-            hint=hint,
-        )
+        options = ("-q", "--no-tags", "--no-recurse-submodules", "--depth", "1")
+        self._git("fetch", *options, "--", self._url, where, hint=hint)
         commit = self._git("rev-parse", "--verify", f"refs/remotes/origin/{self._branch}^{{commit}}")
         if commit == before:
             return False

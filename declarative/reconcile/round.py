@@ -141,7 +141,6 @@ class Stop(threading.Event):
         """Set when the round has to end."""
 
     def set(self) -> None:
-        """See `threading.Event`."""
         super().set()
         self.halt.set()
 

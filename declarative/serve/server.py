@@ -148,7 +148,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = LONGEST
 
     def do_GET(self) -> None:
-        """See `Site`."""
         self._answer(body=True)
 
     def do_HEAD(self) -> None:
