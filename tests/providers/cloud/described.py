@@ -2,7 +2,8 @@
 
 The files are not part of this project. `FLEETFORM_SPECS` names the folder that has them; without it, tests
 that ask the judge are skipped. Fields that the description does not know are complaints, in requests and in
-answers: OpenAPI allows them, but a misspelt field must not pass.
+answers: OpenAPI allows them, but a misspelt field must not pass. Two things are forgiven: a field that is
+required and not described, and a null in an answer if the description has no word for nulls.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from jsonschema import Draft4Validator, Draft202012Validator, FormatChecker
 from referencing import Registry
 from referencing.jsonschema import DRAFT4, DRAFT202012
 
-from tests.providers.cloud.web import Answer, Asked
+from tests.providers.cloud.web import Answer, Asked, Web
 
 VARIABLE = "FLEETFORM_SPECS"
 _METHODS = ("get", "put", "post", "delete", "patch")
@@ -29,11 +31,26 @@ _METHODS = ("get", "put", "post", "delete", "patch")
 
 def described(name: str) -> Described:
     """The description in a file of the folder; skips the test where it is not."""
-    folder = os.environ.get(VARIABLE)
-    file = Path(folder, name) if folder else None
-    if file is None or not file.is_file():
+    file = _file(name)
+    if file is None:
         pytest.skip(f"the description {name} is not here: {VARIABLE} names no folder that has it")
     return _read(file)
+
+
+@contextmanager
+def serving(name: str, answer: Callable[[Asked], Answer]) -> Iterator[Web]:
+    """A server whose answers and accepted requests fit the description, if it is there."""
+    file, complaints = _file(name), list[str]()
+    with Web(_read(file).over(answer, complaints) if file else answer) as web:
+        yield web
+    if complaints:
+        pytest.fail("\n".join(complaints))
+
+
+def _file(name: str) -> Path | None:
+    folder = os.environ.get(VARIABLE)
+    file = Path(folder, name) if folder else None
+    return file if file and file.is_file() else None
 
 
 @functools.cache
@@ -48,6 +65,7 @@ class Described:
         self._old = not text.get("openapi", "").startswith("3.1")
         """Before OpenAPI 3.1, schemas are those of JSON Schema's draft 4, with `nullable`."""
         self._text = _strict(copy.deepcopy(text), old=self._old)
+        self._nulls = self._old and "nullable" not in json.dumps(text)
         draft = DRAFT4 if self._old else DRAFT202012
         self._registry: Registry = Registry().with_resource("urn:api", draft.create_resource(self._text))
         base = str(self._text.get("basePath") or "")
@@ -98,6 +116,8 @@ class Described:
         response = self._resolved(response)
         media = response.get("content", {}).get("application/json", response)
         schema = media.get("schema")
+        if self._nulls:
+            body = _without_nulls(body)
         faults = [] if schema is None and not body else self._faults(schema or {}, body)
         return [f"{asked.line}: {status}: {text}" for text in faults]
 
@@ -169,11 +189,24 @@ def _strict(thing: Any, *, old: bool, parts: bool = False) -> Any:
     if not isinstance(thing, dict):
         return thing
     out = {key: _strict(one, old=old, parts=key == "allOf") for key, one in thing.items()}
-    if isinstance(out.get("properties"), dict) and "allOf" not in out and not parts:
+    if isinstance(out.get("required"), list) and isinstance(out.get("properties"), dict):
+        out["required"] = [name for name in out["required"] if name in out["properties"]]
+        if not out["required"]:
+            del out["required"]  # draft 4 wants one
+    if out.get("properties") and "allOf" not in out and not parts:
         out.setdefault("additionalProperties", False)
     if old and out.get("nullable") is True and "$ref" not in out:
         return {"anyOf": [{"type": "null"}, out]}
     return out
+
+
+def _without_nulls(thing: Any) -> Any:
+    """Without the fields that are null."""
+    if isinstance(thing, list):
+        return [_without_nulls(one) for one in thing]
+    if isinstance(thing, dict):
+        return {key: _without_nulls(one) for key, one in thing.items() if one is not None}
+    return thing
 
 
 WRONG: tuple[Any, ...] = (None, 7, "", "?!", [], {}, [7], True)

@@ -6,8 +6,11 @@ only by requests and by `Clock.advance`; nothing here waits.
 
 from __future__ import annotations
 
+import copy
 import heapq
+import http.client
 import itertools
+import json
 import re
 import threading
 from collections import deque
@@ -15,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar
+from urllib.parse import urlencode, urlsplit
 
 from tests.providers.cloud.web import LOST, Answer, Asked
 
@@ -36,7 +40,7 @@ class Clock:
         """`tick`: the seconds that pass with each request, for callers that only poll."""
         self.tick = tick
         self._now = datetime(2026, 11, 30, tzinfo=UTC).timestamp()
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._count = itertools.count()
         self._turn = threading.RLock()
 
@@ -47,7 +51,7 @@ class Clock:
         """As RFC 3339 writes it, in whole seconds."""
         return datetime.fromtimestamp(self._now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def later(self, seconds: float, act: Callable[[], None]) -> None:
+    def later(self, seconds: float, act: Callable[[], object]) -> None:
         """Do something once so many seconds have passed."""
         with self._turn:
             heapq.heappush(self._due, (self._now + seconds, next(self._count), act))
@@ -128,7 +132,8 @@ class StandIn:
             self.faults = [one for one in self.faults if one.times > 0]
             if not fault.done:
                 return fault.answer
-        answer = self.carried_out(asked)
+        # A copy: what is sent is what was true then.
+        answer = copy.deepcopy(self.carried_out(asked))
         return fault.answer if fault else answer
 
     def carried_out(self, asked: Asked) -> Answer:
@@ -155,6 +160,29 @@ class StandIn:
 def header(asked: Asked, name: str) -> str:
     """A header of a request, however its name is written; empty if it is not there."""
     return next((text for key, text in asked.headers.items() if key.lower() == name.lower()), "")
+
+
+class Caller:
+    """Asks a server over plain HTTP: `call("POST /a/b", {"name": "x"}, page="2")` gives status and body.
+
+    A lost answer is `http.client.RemoteDisconnected`.
+    """
+
+    def __init__(self, url: str, **headers: str) -> None:
+        self._host, self.headers = urlsplit(url).netloc, headers
+
+    def __call__(self, line: str, body: Any = None, **params: str) -> Answer:
+        method, path = line.split(" ", 1)
+        connection = http.client.HTTPConnection(self._host, timeout=30)
+        data = None if body is None else json.dumps(body)
+        headers = {**self.headers, **({"Content-Type": "application/json"} if data else {})}
+        try:
+            connection.request(method, f"{path}?{urlencode(params)}" if params else path, data, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            return answer.status, json.loads(text) if text else None
+        finally:
+            connection.close()
 
 
 def pages(things: list[Any], size: int, token: str) -> tuple[list[Any], str | None]:
