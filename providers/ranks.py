@@ -6,7 +6,6 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from declarative.model.spec.values import show_mib
 from declarative.model.state import Record
 from declarative.model.status import (
     LIMIT_REACHED,
@@ -17,6 +16,7 @@ from declarative.model.status import (
     RankState,
     RankStatus,
 )
+from declarative.model.text import show_mib
 from declarative.provider import TransientError, TransientKind
 from declarative.provider.optional import Terms
 from providers import containers, runner

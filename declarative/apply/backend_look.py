@@ -41,7 +41,7 @@ from declarative.apply.outages import AT_LEAST, HOST, NODES
 from declarative.apply.parallel import PATIENT, ask_backends, prompt_answers, side_by_side
 from declarative.apply.polls import poll
 from declarative.apply.unreachable import blocks_of, hold_given_up, overdue_nodes
-from declarative.model.diagnostic import Diagnostic, Severity, and_more
+from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.record import struct
 from declarative.model.resource import EXISTING, LOCAL, Host, LeftOut, Offer, OthersShare
 from declarative.model.state import (
@@ -57,6 +57,7 @@ from declarative.model.state import (
     natural,
 )
 from declarative.model.status import BOOTING, NodeState, RankStatus, Readiness, Risk
+from declarative.model.text import and_more
 from declarative.planner.hosts import in_short
 from declarative.planner.inventory import Drift, Inventory, PartitionNode
 from declarative.provider import (

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from declarative.language.loader import sent_files
-from declarative.model.diagnostic import and_more
 from declarative.model.inputs import RecordedFiles
 from declarative.model.resource import Entry, Manifest
+from declarative.model.text import and_more
 from declarative.provider import Archive, PermanentError, PermanentKind
 
 AGAIN = "plan again; or undo the change, and apply again"

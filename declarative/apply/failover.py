@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from typing import TypeGuard, cast
 
-from declarative.model.diagnostic import and_more
 from declarative.model.inputs import NodeInputs, OfferInputs, ReservationInputs
 from declarative.model.record import struct
 from declarative.model.spec.values import Placement
 from declarative.model.state import Address, State
+from declarative.model.text import and_more
 from declarative.planner.fallbacks import SoldOut, offer_key
 from declarative.planner.plan import Action, Fallback, Op, Plan, Reason
 from declarative.provider import QUOTAS, PermanentError, PermanentKind

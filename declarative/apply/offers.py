@@ -17,7 +17,7 @@ from declarative.apply.backend_client import BackendClient
 from declarative.apply.backends import Backends, of_partition
 from declarative.apply.outages import ADOPTED, OFFERS
 from declarative.apply.parallel import PATIENT, ask_backends, prompt_answers
-from declarative.model.diagnostic import Diagnostic, Severity, and_more
+from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.resource import (
     CATALOGUED,
     EXISTING,
@@ -32,6 +32,7 @@ from declarative.model.resource import (
 from declarative.model.spec import Backend
 from declarative.model.state import Address, State, natural
 from declarative.model.status import NodeState, Readiness, Risk
+from declarative.model.text import and_more
 from declarative.planner.hosts import LOOKED_AT, declared_shape, in_short, offer_of_host, partition_node_names
 from declarative.planner.inventory import HOST_HINT, PartitionNode
 from declarative.provider import PermanentError, ProviderError

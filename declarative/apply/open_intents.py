@@ -15,11 +15,12 @@ from typing import Any
 from declarative.apply.backend_client import as_recorded, names_at_backend, with_our_outputs
 from declarative.apply.backends import Backends, host_of
 from declarative.apply.parallel import side_by_side
-from declarative.model.diagnostic import Diagnostic, Severity, and_more
+from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.record import struct
 from declarative.model.resource import LOCAL
 from declarative.model.state import MADE_AS, Address, Intent, Record, State, attempt_id, made_as, started_rank
 from declarative.model.status import RankStatus
+from declarative.model.text import and_more
 from declarative.planner.plan import Op, Plan
 from declarative.provider import Provider, ProviderError
 from declarative.retry import PATIENCE, call

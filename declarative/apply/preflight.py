@@ -11,10 +11,11 @@ from declarative.apply.launch import seconds
 from declarative.apply.outages import QUEUE
 from declarative.apply.parallel import ask_backends
 from declarative.model.blocks import share
-from declarative.model.diagnostic import Diagnostic, Severity, Span, and_more, in_order, located
+from declarative.model.diagnostic import Diagnostic, Severity, Span, in_order, located
 from declarative.model.inputs import Inputs, NodeInputs, RankInputs, data_of
 from declarative.model.resource import LOCAL
 from declarative.model.state import Address, Record, State
+from declarative.model.text import and_more
 from declarative.planner.plan import Op, Plan, Queued, adopted_id
 from declarative.provider import NoKeyError, PermanentError, ProviderError
 from declarative.provider.optional import Existing

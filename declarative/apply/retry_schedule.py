@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from declarative.apply.graph_walk import ActionResult, Outcome
-from declarative.model.diagnostic import and_more
 from declarative.model.inputs import NodeInputs, RankInputs
 from declarative.model.record import struct
 from declarative.model.resource import TaskWant
 from declarative.model.state import Record, State, is_stopped, silent_since
+from declarative.model.text import and_more
 from declarative.planner.plan import Action, Op, Plan, Reason
 from declarative.planner.tasks import DELAYS, due_retry
 

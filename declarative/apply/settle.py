@@ -24,7 +24,6 @@ from declarative.apply.unreachable import (
     let_go,
     note_silences,
 )
-from declarative.model.diagnostic import and_more
 from declarative.model.inputs import AttachmentInputs
 from declarative.model.state import (
     GIVEN_UP,
@@ -38,6 +37,7 @@ from declarative.model.state import (
     given_up,
 )
 from declarative.model.status import NodeState, RankState, RankStatus
+from declarative.model.text import and_more
 from declarative.planner.inventory import Inventory, observed_state, unstarted, vanished
 from declarative.planner.plan import Action
 from declarative.provider import PermanentError, PermanentKind, ProviderError

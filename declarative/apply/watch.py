@@ -17,7 +17,6 @@ from declarative.apply.polls import PollRounds
 from declarative.apply.retry_schedule import Retries
 from declarative.apply.settle import release_ended
 from declarative.apply.stops import BY_USER, Note, gang_stops, half_started, stop_ranks
-from declarative.model.diagnostic import and_more
 from declarative.model.inputs import data_of
 from declarative.model.resource import TaskWant
 from declarative.model.spec import Fleet
@@ -34,6 +33,7 @@ from declarative.model.state import (
     unused_since,
 )
 from declarative.model.status import RankState, RankStatus
+from declarative.model.text import and_more
 from declarative.planner.inventory import silence_text
 from declarative.planner.tasks import gang_state
 from declarative.store import StateError, Store, Writer

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -33,8 +34,8 @@ from declarative.cli.options import (
 from declarative.cli.output import INTERRUPTED, STOPPING, say, stopping
 from declarative.converge.project import ProjectSession
 from declarative.converge.state_access import DEFAULT_STATE, of_state
-from declarative.model.diagnostic import and_more, failed
-from declarative.model.text import clean
+from declarative.model.diagnostic import failed
+from declarative.model.text import and_more, clean
 
 if TYPE_CHECKING:
     from declarative.apply.graph_walk import ActionResult
@@ -45,9 +46,12 @@ if TYPE_CHECKING:
     from declarative.converge.run import Run
     from declarative.model.resource import Desired
     from declarative.model.spec.policy import PlanKey
+    from declarative.planner.approval import PlanDigest
     from declarative.planner.plan import Plan
     from declarative.store import Writer
 
+MOST_BYTES = 256 << 20
+"""Of a report that `--expect` names."""
 NOTHING_DONE = (
     "nothing was done: a task cannot be placed (`--allow-unplaced`, or `allow_unplaced: true` in the "
     "project, does the rest)"
@@ -148,9 +152,37 @@ def apply_command(session: ProjectSession, *, file: str | None, **options: Any) 
         return _apply_declared(session, options, output)
 
 
+def expected(text: str, *, earlier: bool = False) -> PlanDigest:
+    """The digest that `--expect` gives, or the file with a report; `InvalidError` if it is neither, or the
+    report of a refused plan. An `earlier` refused plan adds nothing to what is approved.
+    """
+    from declarative.planner.approval import PlanDigest, RefusedPlanError, is_digest, read_approval
+
+    if is_digest(text):
+        return PlanDigest(text, {})
+    path = Path(text)
+    hint = "name a digest (`sha256:…`), or a file of `fleetform plan --report FILE` or `plan --json`"
+    try:
+        if not path.exists():
+            raise failed("not-a-report", f"there is no file `{text}`, and it is no digest either", hint)
+        if not path.is_file() or path.stat().st_size > MOST_BYTES:
+            raise failed("not-a-report", f"`{text}` is no digest, and no report of fleetform", hint)
+        return read_approval(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise failed("unreadable", f"`{text}`: {error.strerror}", hint) from None
+    except RefusedPlanError:
+        if earlier:
+            return PlanDigest("", {})
+        summary = f"the plan in `{text}` was refused: its report approves nothing"
+        hint = "mend the errors that it names, plan again, and let that plan be approved"
+        raise failed("not-a-report", summary, hint) from None
+    except (ValueError, RecursionError):
+        summary = f"`{text}` holds no digest of a plan"
+        raise failed("not-a-report", summary, f"{hint}; a report that was cut has none") from None
+
+
 def _apply_declared(session: ProjectSession, options: Mapping[str, Any], output: RunOutput) -> int:
     """An apply of what the YAML declares."""
-    from declarative.cli.plan import expected
     from declarative.converge.planning import check_requested
     from declarative.converge.run import Run
 

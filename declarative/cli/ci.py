@@ -18,7 +18,6 @@ import click
 
 from declarative.cli import CommandGroup
 from declarative.cli.options import examples, project_command
-from declarative.cli.plan import BEGINS
 from declarative.converge.project import ProjectSession
 from declarative.model.diagnostic import InvalidError, failed
 from declarative.model.record import struct
@@ -191,7 +190,9 @@ def issue(report: Path, title: str, name: str, *, solved: bool) -> int:
 
 
 def _mark(name: str) -> str:
-    return f"<!-- fleetform plan of {name} -->" if name else BEGINS["markdown"]
+    from declarative.render.markdown import HEAD
+
+    return f"<!-- fleetform plan of {name} -->" if name else HEAD
 
 
 def _is_marked(comment: Comment, name: str) -> bool:
@@ -207,7 +208,7 @@ def _body(report: Path, name: str) -> str:
     if name and not _NAME.fullmatch(name):
         raise failed("usage", f"`--name {name}` is no name", "write letters, digits, blanks and `.-_/`")
     text = report.read_text(encoding="utf-8", errors="replace") if report.stat().st_size < MOST_BYTES else ""
-    head = f"{BEGINS['markdown']}\n"
+    head = f"{_mark('')}\n"
     if not text.startswith(head):
         hint = "write one: `fleetform plan --report plan.md`"
         raise failed("not-a-report", f"`{report}` is no report of a plan in Markdown", hint)

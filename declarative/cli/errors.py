@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from declarative.model.diagnostic import InvalidError, failed, suggest
+from declarative.model.diagnostic import InvalidError, failed
+from declarative.model.text import suggest
 
 STREAMING = ("apply", "destroy", "reconcile")
 """Commands whose `--json` is a line for each event."""

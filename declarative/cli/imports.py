@@ -127,8 +127,9 @@ def _of_backend(
 ) -> str:
     from declarative.language.importers.drafts import text_of
     from declarative.language.importers.existing import FreeNames, chosen, fleets_of, volumes_of
-    from declarative.model.diagnostic import Diagnostic, Severity, suggest
+    from declarative.model.diagnostic import Diagnostic, Severity
     from declarative.model.state import State
+    from declarative.model.text import suggest
     from declarative.provider import ProviderError
     from declarative.retry import call
 
@@ -263,8 +264,8 @@ def _text(file: Path) -> str:
 
 def _facts(look: Look) -> str:
     """`64 CPUs, 512 GB, 8 A100`, or why a host is no node yet."""
-    from declarative.model.spec.values import show_mib
     from declarative.model.status import NodeState
+    from declarative.model.text import show_mib
 
     shape = look.shape
     facts = [f"{shape.cpu} CPUs", show_mib(shape.memory_mib)] if shape else []

@@ -34,8 +34,9 @@ from declarative.cli.options import (
 )
 from declarative.cli.output import emit_text, say
 from declarative.converge.project import ProjectSession
-from declarative.model.diagnostic import InvalidError, and_more, failed
+from declarative.model.diagnostic import InvalidError, failed
 from declarative.model.record import struct
+from declarative.model.text import and_more
 from declarative.render.text import is_terminal
 
 if TYPE_CHECKING:

@@ -137,8 +137,8 @@ def offers_command(
 
 def _check_backends(desired: Desired, backends: Iterable[str]) -> None:
     """`InvalidError` unless each of them is declared, and launches something."""
-    from declarative.model.diagnostic import suggest
     from declarative.model.resource import EXISTING, LOCAL
+    from declarative.model.text import suggest
 
     for name in backends:
         declared = desired.backends.get(name)
@@ -152,7 +152,7 @@ def _check_backends(desired: Desired, backends: Iterable[str]) -> None:
 
 def _fleet(desired: Desired, name: str | None) -> Fleet | None:
     """The fleet that is asked about: `gpu`, or `fleet/gpu`."""
-    from declarative.model.diagnostic import suggest
+    from declarative.model.text import suggest
 
     if name is None:
         return None

@@ -20,7 +20,8 @@ from declarative.cli.errors import Failed
 from declarative.cli.output import say, say_late
 from declarative.converge.project import CallerPermissions, ProjectSession
 from declarative.converge.state_access import of_state
-from declarative.model.diagnostic import InvalidError, and_more, failed, has_errors, suggest
+from declarative.model.diagnostic import InvalidError, failed, has_errors
+from declarative.model.text import and_more, suggest
 from declarative.render.text import is_terminal
 
 if TYPE_CHECKING:

@@ -42,7 +42,6 @@ from declarative.model.record import struct
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from declarative.planner.approval import PlanDigest
     from declarative.planner.explain import Answer, Explainer
     from declarative.planner.plan import Plan
 
@@ -64,7 +63,6 @@ BEGINS = {
 """The begin of the files of each format: other files are not overwritten."""
 MAX_CHARS = 65_536
 LEAST_CHARS = 4_000
-MOST_BYTES = 256 << 20
 
 
 @struct(slots=True)
@@ -164,35 +162,6 @@ def report_options(command: F) -> F:
         ),
     )
     return options(cast("F", run))
-
-
-def expected(text: str, *, earlier: bool = False) -> PlanDigest:
-    """The digest that `--expect` gives, or the file with a report; `InvalidError` if it is neither, or the
-    report of a refused plan. An `earlier` refused plan adds nothing to what is approved.
-    """
-    from declarative.planner.approval import PlanDigest, RefusedPlanError, is_digest, read_approval
-
-    if is_digest(text):
-        return PlanDigest(text, {})
-    path = Path(text)
-    hint = "name a digest (`sha256:…`), or a file of `fleetform plan --report FILE` or `plan --json`"
-    try:
-        if not path.exists():
-            raise failed("not-a-report", f"there is no file `{text}`, and it is no digest either", hint)
-        if not path.is_file() or path.stat().st_size > MOST_BYTES:
-            raise failed("not-a-report", f"`{text}` is no digest, and no report of fleetform", hint)
-        return read_approval(path.read_text(encoding="utf-8", errors="replace"))
-    except OSError as error:
-        raise failed("unreadable", f"`{text}`: {error.strerror}", hint) from None
-    except RefusedPlanError:
-        if earlier:
-            return PlanDigest("", {})
-        summary = f"the plan in `{text}` was refused: its report approves nothing"
-        hint = "mend the errors that it names, plan again, and let that plan be approved"
-        raise failed("not-a-report", summary, hint) from None
-    except (ValueError, RecursionError):
-        summary = f"`{text}` holds no digest of a plan"
-        raise failed("not-a-report", summary, f"{hint}; a report that was cut has none") from None
 
 
 EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "error": 1}
@@ -526,7 +495,7 @@ def _answer(explainer: Explainer, kind: str, name: str) -> Answer:
 
 def _check_known(kind: str, name: str, known: Collection[str], near: Iterable[str]) -> None:
     """`InvalidError` unless the name is known, with one that is near it."""
-    from declarative.model.diagnostic import suggest
+    from declarative.model.text import suggest
 
     if name not in known:
         address = f"{kind}/{name}"

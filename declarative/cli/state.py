@@ -26,7 +26,8 @@ from declarative.cli.options import (
 )
 from declarative.cli.output import INTERRUPTED, emit, emit_event, emit_text, out_style, say, stopping
 from declarative.converge.project import ProjectSession
-from declarative.model.diagnostic import and_more, failed
+from declarative.model.diagnostic import failed
+from declarative.model.text import and_more
 from declarative.render.text import plural
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def list_(session: ProjectSession, kind: str | None) -> int:
 @project_command
 def show(session: ProjectSession, address: str, as_json: bool) -> int:
     """Show one record: its inputs, its outputs, what it needs."""
-    from declarative.model.diagnostic import suggest
+    from declarative.model.text import suggest
     from declarative.render.listings import state_text
 
     store = session.store()

@@ -8,11 +8,12 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from declarative.model.diagnostic import failed, in_order, suggest
+from declarative.model.diagnostic import failed, in_order
 from declarative.model.record import struct
 from declarative.model.resource import Desired
 from declarative.model.spec.project import Moves
 from declarative.model.state import Spent, State
+from declarative.model.text import suggest
 from declarative.planner.inventory import Inventory, observed_state
 from declarative.planner.plan import Plan
 from declarative.spans import span

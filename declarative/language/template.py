@@ -21,9 +21,9 @@ from enum import Enum, auto
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from declarative.model.diagnostic import Near, suggest
 from declarative.model.record import struct
 from declarative.model.schema import BadValueError, Json
+from declarative.model.text import Near, suggest
 
 MAX_EXPRESSION = 500
 """Characters of one expression."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from declarative.model.codec import ALWAYS
 from declarative.model.record import struct
 from declarative.model.spec.gpu_models import KNOWN, model_of, parts, vendor_of
-from declarative.model.spec.values import Count, Memory, show_mib
+from declarative.model.text import show_mib
 
 if TYPE_CHECKING:
-    from declarative.model.spec.values import Gpu, Resources
+    from declarative.model.spec.values import Count, Gpu, Memory, Resources
 
 
 @struct(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,7 @@ from declarative.model.codec import ALWAYS, FIRST, Stored, reader, to_data
 from declarative.model.codec import BadDataError as BadDataError  # noqa: PLC0414  # for who calls `inputs_of`
 from declarative.model.record import struct
 from declarative.model.schema import BadValueError
-from declarative.model.spec.schedule import Retry
-from declarative.model.spec.values import Duration, Size
+from declarative.model.spec.values import Duration, Retry, Size
 
 if TYPE_CHECKING:
     from declarative.model.spec.task import Task

@@ -18,17 +18,18 @@ from functools import lru_cache
 from typing import Any, cast
 
 from declarative.model.blocks import Shape, gpu_order, split
-from declarative.model.diagnostic import Span, and_more, suggest
+from declarative.model.diagnostic import Span
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, RankInputs, VolumeInputs, known
 from declarative.model.record import struct
 from declarative.model.schema import encode
 from declarative.model.spec.backend import ANYWHERE, FILTER, Backend, ImageFilter
 from declarative.model.spec.fleet import USUAL_IDLE, Fleet
-from declarative.model.spec.mounts import Volume
 from declarative.model.spec.project import Project
 from declarative.model.spec.task import Task
-from declarative.model.spec.values import Blocks, Count, Duration, Gpu, Memory, Resources, show_mib
+from declarative.model.spec.values import Blocks, Count, Duration, Gpu, Memory, Resources
+from declarative.model.spec.volume import Volume
 from declarative.model.status import HostRefusal
+from declarative.model.text import and_more, show_mib, suggest
 
 LOCAL = "local"
 """The backend that is there without a document, and the name of its region."""

@@ -20,8 +20,8 @@ from enum import Enum
 from types import NoneType
 from typing import Annotated, Any, ClassVar, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
-from declarative.model.diagnostic import MAX_WORD, and_more, suggest
 from declarative.model.record import struct
+from declarative.model.text import MAX_WORD, and_more, suggest
 
 T = TypeVar("T")
 K = TypeVar("K", int, str)

@@ -12,14 +12,54 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from declarative.model.blocks import Shortfall, fewest, maker_of, misfits, share
-from declarative.model.diagnostic import and_more
 from declarative.model.spec import Fleet, Isolation, SpotPolicy, Task
 from declarative.model.spec.gpu_models import makers_named
 from declarative.model.status import ANY_RUNTIME, BOOTING, HARD, RUNTIMES, NodeState
-from declarative.placement.problem import Node, NodeType, Rejection
+from declarative.model.text import and_more
+from declarative.placement.problem import Node, NodeType, Rejection, Unseen, of_offer
 
 NAMED = 20
 """How many names a reason lists."""
+
+
+LASTING = {
+    "fleet": "in another fleet",
+    "not-cluster": "in no cluster fleet",
+    "instance": "not among the pinned nodes",
+    "backend": "in another backend",
+    "region": "in another region",
+    "zone": "in another zone",
+    "topology": "elsewhere in the topology",
+    "spread": "beside another rank",
+    "gpu-vendor": "with another vendor's GPUs",
+    "spot": "ruled out by the spot policy",
+    "price": "over the price cap",
+    "price-unknown": "without a known price",
+    "isolation": "without hard limits",
+    "no-runtime": "without podman or docker",
+    "too-small": "too small",
+    "too-large": "too large",
+    "volume-missing": "without the volume",
+    "volume-elsewhere": "away from the volume",
+    "no-offer": "without an offer",
+}
+"""Codes of rejections that waiting does not help, with their words in a summary. They are named first."""
+
+PASSING = {
+    "avoided": "avoided since the task failed there",
+    "reuse-only": "not launched for it (reuse only)",
+    "drained": "drained",
+    "not-ready": "not ready",
+    "closed": "about to be replaced or deleted",
+    "not-idle": "not wholly idle",
+    "busy": "without enough idle blocks",
+    "volume-busy": "with the volume in use",
+    "volume-gone": "with the volume gone",
+    "offers-unknown": "whose offers could not be read",
+    "fleet-max": "beyond the fleet's maximum",
+    "limit": "beyond the offer's limit",
+}
+"""The same of rejections that may pass."""
 
 
 class Mismatch(NamedTuple):
@@ -261,3 +301,23 @@ def block_reason(task: Task, kind: NodeType, held: Mapping[int, str]) -> Mismatc
         return Mismatch("not-idle", detail, {"blocks": wanted - idle})
     detail = f"wanted {_blocks(wanted)}, {idle} of {kind.total} idle ({holders})"
     return Mismatch("busy", detail, {"blocks": wanted - idle})
+
+
+def unseen_reason(task: Task, fleet: Fleet, unseen: Unseen) -> Mismatch:
+    """Why a task cannot have what is not there now: it may be of no use to it anyway."""
+    reason = fleet_reason(task, fleet)
+    if unseen.offer is None:
+        return reason or Mismatch("offers-unknown", unseen.detail)
+    node_type = NodeType(*of_offer(unseen.offer, fleet))
+    host = unseen.offer.host
+    if reason is None and host and task.instances and host.name not in task.instances:
+        reason = not_pinned(task)
+    reason = reason or place_reason(task, node_type)
+    if reason is None and unseen.known:
+        reason = shape_reason(task, node_type)
+    return reason or Mismatch("not-ready", unseen.detail)
+
+
+def not_pinned(task: Task) -> Mismatch:
+    """Why a task that names its nodes cannot have another one."""
+    return Mismatch("instance", f"the task asks for {', '.join(task.instances)}")

@@ -12,6 +12,7 @@ from declarative.placement.catalog import Catalog
 from declarative.placement.claims import Claim, find_claims, idle_part, keep, release, start_beside
 from declarative.placement.demand import Job
 from declarative.placement.explain.changes import ConfirmedChanges
+from declarative.placement.explain.never import EmptyWorld
 from declarative.placement.explain.refusal import FinishedPlan, RefusalReports
 from declarative.placement.greedy import Seating, seat
 from declarative.placement.problem import Ask, FleetRule, Node, PlacementOutcome, Refusal, Remedy, VolumeAt
@@ -146,9 +147,9 @@ class Placed:
             shared=shared,
             seated=seated,
         )
-        reports = RefusalReports(
-            FinishedPlan(self.catalog, assignment, self.finished, claims), self._may_fit_alone
-        )
+        finished = FinishedPlan(self.catalog, assignment, self.finished, claims)
+        world = EmptyWorld(self.catalog, jobs, self._may_fit_alone)
+        reports = RefusalReports(finished, world.never_fits)
         return reports.of(jobs, changes.of, seating.proved), changes.shared
 
     def _may_fit_alone(self, catalog: Catalog, job: Job) -> bool:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from declarative.placement.assignment import Assignment
+from declarative.placement.assignment import SEAT_WORK, Assignment
 from declarative.placement.bound_task import BoundTask
 from declarative.placement.catalog import Catalog, LaunchOption
 from declarative.placement.consolidation import Consolidation, keep_baselines, launch_baselines
@@ -38,9 +38,6 @@ BESIDE_WORK = 300
 """The work, in the unit of the cache, up to which a search looks for tasks that fit beside all others: each
 priority asks a program of its own.
 """
-
-SEAT_WORK = 0.025
-"""The work of seating a task in one pass, in the unit of the cache."""
 
 
 class TooMuchWorkError(Exception):

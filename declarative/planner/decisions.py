@@ -11,10 +11,11 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import NamedTuple
 
-from declarative.model.diagnostic import Diagnostic, and_more
+from declarative.model.diagnostic import Diagnostic
 from declarative.model.record import set_field, struct
 from declarative.model.resource import Desired, OthersShare
 from declarative.model.state import ORPHAN, Address, State, natural, rank_name
+from declarative.model.text import and_more
 from declarative.placement.block_numbers import finish
 from declarative.placement.catalog import Catalog
 from declarative.placement.place import Placed

@@ -11,12 +11,12 @@ from functools import cached_property
 from typing import Annotated
 
 from declarative.model.blocks import maker_of, split
-from declarative.model.diagnostic import and_more
 from declarative.model.outputs import TEXT_ONLY, Key
 from declarative.model.record import struct
 from declarative.model.resource import LOCAL, TaskWant, shaped
 from declarative.model.state import rank_name
 from declarative.model.status import NodeState, RankState, Readiness
+from declarative.model.text import and_more
 from declarative.placement.demand import ANYWHERE, Area, Domain
 from declarative.placement.explain.alternatives import (
     NAMED,

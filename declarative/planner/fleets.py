@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from declarative.model.blocks import split
-from declarative.model.diagnostic import Diagnostic, and_more
+from declarative.model.diagnostic import Diagnostic
 from declarative.model.inputs import NodeInputs, differing
 from declarative.model.record import struct
 from declarative.model.resource import Desired, Host, Offer, fleet_marks, offer_of
@@ -28,6 +28,7 @@ from declarative.model.state import (
     unused_since,
 )
 from declarative.model.status import BOOTING, NodeState, Readiness
+from declarative.model.text import and_more
 from declarative.placement.problem import FleetRule, Node
 from declarative.planner.hosts import (
     declared_hosts,

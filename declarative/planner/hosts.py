@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from declarative.model.blocks import Shape, as_declared, split
-from declarative.model.diagnostic import Diagnostic, Severity, Span, and_more
+from declarative.model.diagnostic import Diagnostic, Severity, Span
 from declarative.model.inputs import NodeInputs, data_of
 from declarative.model.resource import INSTANCE_ID, SLURM, SSH, Desired, Host, Offer, TaskWant, node_inputs
 from declarative.model.schema import encode
@@ -24,6 +24,7 @@ from declarative.model.spec.fleet import HostFields, SshConfig, fingerprint, hos
 from declarative.model.spec.values import NodeName, Resources
 from declarative.model.state import Address, Record, State, natural
 from declarative.model.status import HostRefusal
+from declarative.model.text import and_more
 from declarative.placement.problem import NodeType, Unseen, of_offer, offer_name
 from declarative.planner.inventory import Inventory, blocks_of_others, refused_hint
 from declarative.planner.plan import Op, Plan

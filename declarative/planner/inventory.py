@@ -19,7 +19,7 @@ from declarative.model.record import struct
 from declarative.model.resource import LOCAL, Desired, Host, LeftOut, Offer, OthersShare
 from declarative.model.schema import Doc
 from declarative.model.spec import RetryEvent
-from declarative.model.spec.schedule import Retry
+from declarative.model.spec.values import Retry
 from declarative.model.state import (
     ANOTHERS,
     GIVEN_UP,

@@ -17,11 +17,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from declarative.model.diagnostic import Diagnostic, Severity, and_more, in_order
+from declarative.model.diagnostic import Diagnostic, Severity, in_order
 from declarative.model.inputs import ReservationInputs
 from declarative.model.resource import Desired, shaped
 from declarative.model.spec.project import HOURS_A_MONTH
 from declarative.model.state import State, natural
+from declarative.model.text import and_more
 from declarative.planner.fallbacks import affordable
 from declarative.planner.hosts import declared_hosts
 from declarative.planner.inventory import Inventory

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declarative.model.diagnostic import Diagnostic, Severity, and_more, in_order, located
+from declarative.model.diagnostic import Diagnostic, Severity, in_order, located
 from declarative.model.inputs import NodeInputs, RankInputs, knows_siblings
 from declarative.model.resource import EXISTING, LOCAL, Desired, changes_text
 from declarative.model.schema import encode
 from declarative.model.spec import Backend
 from declarative.model.state import Address, State, natural, orphan_hint, rank_name
 from declarative.model.status import NodeState, RankState, Silence
+from declarative.model.text import and_more
 from declarative.placement.problem import Node, Refusal
 from declarative.planner.actions import build_actions
 from declarative.planner.decisions import Decisions, PlanRequest, decide

@@ -11,13 +11,14 @@ from dataclasses import field
 from typing import NamedTuple
 
 from declarative.model.blocks import Shape, Shortfall, divisors, misfits, split
-from declarative.model.diagnostic import Diagnostic, Near, Severity
+from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.record import struct
 from declarative.model.resource import EXISTING, LOCAL, Desired, Host, Offer, shaped, size_order
 from declarative.model.spec import Fleet, SpotPolicy
 from declarative.model.spec.gpu_models import spelling
 from declarative.model.spec.values import Resources
 from declarative.model.state import State
+from declarative.model.text import Near
 from declarative.placement.filters import price_reason
 from declarative.placement.problem import PlacementOutcome
 from declarative.planner.hosts import backend_of

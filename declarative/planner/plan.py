@@ -8,13 +8,14 @@ from dataclasses import field, replace
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Protocol
 
-from declarative.model.diagnostic import Diagnostic, Severity, and_more
+from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
 from declarative.model.outputs import TEXT_ONLY, As, Key, Moment, Of, Usd, address_of
 from declarative.model.record import struct
 from declarative.model.resource import Desired
 from declarative.model.schema import Doc, Is
 from declarative.model.state import KINDS, ORPHAN, Address, Record, Renamed, Spent
+from declarative.model.text import and_more
 from declarative.placement.problem import Refusal, Remedy, Suggestion
 from declarative.planner.inventory import LEFT_OUT, UNREADABLE, Drift, Health, warning_health
 

@@ -16,10 +16,11 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from declarative.model.diagnostic import Diagnostic, Near, Severity, and_more
+from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.resource import Desired, offer_of
 from declarative.model.state import State
+from declarative.model.text import Near, and_more
 from declarative.planner.fleets import fixed_changes
 from declarative.planner.offers import allowed_backends, broken_limit
 from declarative.planner.plan import Action, Op, Plan, group_of, names_of, warning

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from declarative.model.diagnostic import suggest
+from declarative.model.text import suggest
 from declarative.provider import Config, Provider
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.outputs import Moment, Of
 from declarative.model.record import struct
-from declarative.model.spec.values import show_mib
 from declarative.model.status import BOOTING, NodeState
-from declarative.model.text import clean, ranges
+from declarative.model.text import clean, ranges, show_mib
 from declarative.placement.explain.alternatives import Elsewhere, Instead, Rejected
 from declarative.placement.problem import RankVerdict, Refusal, Rejection
 from declarative.planner.explain import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why

@@ -11,9 +11,8 @@ from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
 from declarative.model.outputs import Moment, Of, Usd
 from declarative.model.record import struct
-from declarative.model.spec.values import show_mib
 from declarative.model.state import KINDS, Record, natural
-from declarative.model.text import clean
+from declarative.model.text import clean, show_mib
 from declarative.planner.approval import plain
 from declarative.planner.offers import OfferListing, grouped_by_zone, priced_on
 from declarative.planner.plan import FORMAT_VERSION

@@ -12,12 +12,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 
-from declarative.model.diagnostic import and_more
 from declarative.model.inputs import OfferInputs
 from declarative.model.spec.project import HOURS_A_MONTH
-from declarative.model.spec.values import show_mib
 from declarative.model.state import ADOPTED, PROTECTABLE, rank_name
-from declarative.model.text import clean, host_lists, ranges
+from declarative.model.text import and_more, clean, host_lists, ranges, show_mib
 from declarative.placement.problem import SUCH_AS, Refusal, Rejection, Verdict
 from declarative.planner.fallbacks import hourly_at_most, stand_ins
 from declarative.planner.plan import (

@@ -22,9 +22,8 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
-from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
-from declarative.model.text import clean, host_lists, numberless
+from declarative.model.text import and_more, clean, host_lists, numberless
 from declarative.render.output_json import output, to_event
 from declarative.render.text import Paint, seal, sentence
 

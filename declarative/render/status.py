@@ -9,10 +9,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.status import NodeState
-from declarative.model.text import clean, numberless
+from declarative.model.text import and_more, clean, numberless
 from declarative.planner.inventory import GONE, LEFT_OUT, UNREADABLE, Drift, Health
 from declarative.planner.plan import Plan, largest_shares
 from declarative.render.output_json import iso

@@ -15,9 +15,8 @@ from typing import Any
 
 from declarative.model.inputs import AttachmentInputs, Inputs, RankInputs, ReservationInputs, data_of
 from declarative.model.resource import SUMS
-from declarative.model.spec.values import show_mib
 from declarative.model.state import FAILED_ON, RETRIES, SCHEDULED
-from declarative.model.text import clean, ranges
+from declarative.model.text import clean, ranges, show_mib
 from declarative.planner.plan import Loss
 from declarative.render.output_json import iso
 from declarative.render.text import PLAIN_WIDTH, Paint, cells, wrapped

@@ -246,7 +246,7 @@ def open_database(url: str, opening: OpenOptions) -> Database | None:
         raise StateError("bad-url", "the state's URL cannot be read", FORMS) from None
     scheme = parts.scheme.partition("+")[0]
     if scheme in ("postgresql", "postgres"):
-        from declarative.store.server.postgres import open_server, target_of, trusted
+        from declarative.store.postgres import open_server, target_of, trusted
 
         return open_server(trusted(target_of(url), opening.policy), opening)
     if secret:

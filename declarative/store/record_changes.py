@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from declarative.model.diagnostic import and_more
 from declarative.model.inputs import COUNTED
 from declarative.model.state import COUNTED_SINCE, Address, Intent, Record, State
 from declarative.model.status import RankStatus
+from declarative.model.text import and_more
 from declarative.store import events, journal, records, spending
 from declarative.store.consistency import HeldBlocks, contradictions
 from declarative.store.errors import ConstraintError, StateError

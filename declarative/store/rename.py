@@ -12,7 +12,7 @@ from dataclasses import field, fields, replace
 from typing import Any
 
 from declarative.model.codec import to_data
-from declarative.model.diagnostic import Diagnostic, Span, and_more, suggest
+from declarative.model.diagnostic import Diagnostic, Span
 from declarative.model.inputs import (
     AttachmentInputs,
     Inputs,
@@ -28,6 +28,7 @@ from declarative.model.schema import BadValueError
 from declarative.model.spec.project import Moves
 from declarative.model.spec.values import check_name
 from declarative.model.state import MADE_AS, Address, NamesWhenMade, Record, Renamed, State, token
+from declarative.model.text import and_more, suggest
 from declarative.store.consistency import HeldBlocks
 from declarative.store.errors import StateError
 

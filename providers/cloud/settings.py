@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from declarative.model.diagnostic import suggest
 from declarative.model.record import struct
+from declarative.model.text import suggest
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud.bad_answers import Scrub
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from declarative.model.blocks import Shape
-from declarative.model.diagnostic import suggest
 from declarative.model.inputs import inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankStatus, Readiness
+from declarative.model.text import suggest
 from declarative.provider import Config, Launch, PermanentError, PermanentKind, Thing, reads_only
 from declarative.provider.optional import LogEnd, Terminal
 from providers.faults import RUNNING, guarded

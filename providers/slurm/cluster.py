@@ -14,7 +14,7 @@ from itertools import islice, zip_longest
 
 from declarative.model.blocks import Shape
 from declarative.model.record import struct
-from declarative.model.spec.values import show_mib
+from declarative.model.text import show_mib
 
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/.]*)=")
 _GRES = re.compile(r"(?:gres[:/])?gpu(?::([^:(=,]+))?[:=](\d+)(?:\(IDX:([^)]*)\))?")

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any, overload
 
 from declarative.model.blocks import Shape
-from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.state import Record
+from declarative.model.text import and_more
 from declarative.provider import Launch, PermanentError, PermanentKind
 from declarative.provider.optional import Seat
 from providers import runner

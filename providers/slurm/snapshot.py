@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from declarative.model.diagnostic import and_more
 from declarative.model.status import (
     LIMIT_REACHED,
     NOT_RELEASED,
@@ -23,6 +22,7 @@ from declarative.model.status import (
     RankState,
     RankStatus,
 )
+from declarative.model.text import and_more
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError
 from providers import ranks, runner
 from providers.ownership import FORMAT, NOT_OWNED, VANISHED, Owned, lost, owned

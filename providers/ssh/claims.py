@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from declarative.model.inputs import VolumeInputs, inputs_of
-from declarative.model.spec.values import show_mib
 from declarative.model.state import Address, Record
+from declarative.model.text import show_mib
 from declarative.provider import PermanentError, PermanentKind, Thing
 from providers.ownership import (
     FORMAT,

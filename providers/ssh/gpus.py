@@ -14,7 +14,7 @@ from typing import Any
 
 from declarative.model.record import struct
 from declarative.model.spec.gpu_models import known, parts, spelling
-from declarative.model.spec.values import show_mib
+from declarative.model.text import show_mib
 
 MEBIBYTE = 1024 * 1024
 MOST_DIGITS = 16

@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from declarative.model.diagnostic import suggest
 from declarative.model.record import struct
 from declarative.model.spec.fleet import odd_login
+from declarative.model.text import suggest
 from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.provider.optional import Terminal
 

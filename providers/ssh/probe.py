@@ -15,11 +15,10 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from declarative.model.blocks import Shape, as_declared
-from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.spec.gpu_models import parts
-from declarative.model.spec.values import show_mib
 from declarative.model.status import NodeState, RankStatus, Readiness, Risk
+from declarative.model.text import and_more, show_mib
 from declarative.provider import (
     PermanentError,
     PermanentKind,

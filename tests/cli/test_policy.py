@@ -19,7 +19,7 @@ from declarative.model.diagnostic import InvalidError
 from declarative.model.schema import BadValueError
 from declarative.model.spec.policy import OperatorPolicy, PlanKey
 from declarative.store import StateError
-from declarative.store.server.postgres import target_of, trusted
+from declarative.store.postgres import target_of, trusted
 from tests.support.cli import Project, fleet
 
 SECRET = "hunter2-0123456789"

@@ -8,12 +8,12 @@ import click
 import pytest
 
 from declarative.cli import COMMANDS, cli, errors
-from declarative.model.diagnostic import suggest
 from declarative.model.schema import Problem, decode, fields_of
 from declarative.model.spec import DOCUMENTS
 from declarative.model.spec.backend import CatalogOffer, Network
 from declarative.model.spec.fleet import HostFields, ProxyJump, SshConfig
 from declarative.model.spec.values import Resources
+from declarative.model.text import suggest
 
 REGIONS = (
     *("us-east-1", "us-east-2", "us-west-1", "us-west-2", "eu-west-1", "eu-central-1", "ap-northeast-1"),

@@ -16,7 +16,7 @@ from declarative.model.inputs import RankInputs
 from declarative.model.schema import Problem, decode, fields_of, ignored_of
 from declarative.model.spec import Fleet, Gpu, Resources, Task, Volume
 from declarative.model.spec.fleet import HostFields, ProxyJump, SshConfig
-from declarative.model.spec.mounts import Mount
+from declarative.model.spec.task import Mount
 from declarative.model.state import Address, State
 from declarative.render.plan_document import plan_json
 from providers.runner import script

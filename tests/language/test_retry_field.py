@@ -8,9 +8,9 @@ import pytest
 
 from declarative.model.schema import BadValueError, decode
 from declarative.model.spec import Task
-from declarative.model.spec.mounts import Mount
 from declarative.model.spec.project import Removed
-from declarative.model.spec.schedule import Retry
+from declarative.model.spec.task import Mount
+from declarative.model.spec.values import Retry
 
 WAIT = {"on_events": ["no-capacity"]}
 

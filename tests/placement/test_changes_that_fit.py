@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from declarative.model.blocks import Shape
 from declarative.model.status import NodeState
 from declarative.placement import search
+from declarative.placement.assignment import SEAT_WORK
 from declarative.placement.explain import changes as changing
 from declarative.placement.place import place
 from declarative.placement.problem import VolumeAt
@@ -316,7 +317,7 @@ def test_one_task_is_looked_into_however_large_the_plan_is(monkeypatch, about):
     assert found["t1"] == (("with `cpu: 8..` in `resources`",) if about else None)
 
 
-@pytest.mark.parametrize("work", [0.0, search.SEAT_WORK])
+@pytest.mark.parametrize("work", [0.0, SEAT_WORK])
 def test_to_seat_tasks_is_work_of_a_plan_that_is_made_for_hints(monkeypatch, work):
     """Without more work than the plan took, one plan is made: the second task is not looked into."""
     for name in ("MOST_WORK", "LEAST_WORK", "PASSES"):

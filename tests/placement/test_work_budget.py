@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from declarative.model.diagnostic import MAX_COMPARED, Near
 from declarative.model.state import Address, Record, State
+from declarative.model.text import MAX_COMPARED, Near
 from declarative.placement.block_numbers import gaps, stretch
 from declarative.planner import limits
 from declarative.planner.inventory import Inventory

@@ -15,7 +15,7 @@ import pytest
 from declarative.apply.graph_walk import code_of
 from declarative.language.template import MissingEnvError
 from declarative.model.codes import BY_CHAPTER, CODES, REJECTIONS, Chapter, Code
-from declarative.placement.explain import never
+from declarative.placement import filters
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.store import StateError
 
@@ -219,8 +219,8 @@ def test_every_entry_of_the_catalogue_is_raised():
 
 
 def test_structural_codes_are_those_of_placement():
-    assert set(BY_CHAPTER[Chapter.STRUCTURAL]) == set(never.LASTING)
-    assert set(never.LASTING | never.PASSING) == set(REJECTIONS)
+    assert set(BY_CHAPTER[Chapter.STRUCTURAL]) == set(filters.LASTING)
+    assert set(filters.LASTING | filters.PASSING) == set(REJECTIONS)
 
 
 @pytest.mark.parametrize("name", [*CODES, *REJECTIONS])

@@ -19,8 +19,8 @@ from declarative.language.source import read
 from declarative.model.codes import CODES, REJECTIONS
 from declarative.model.schema import Problem, decode, fields_of
 from declarative.model.spec import DOCUMENTS
-from declarative.model.spec.mounts import Mount
 from declarative.model.spec.policy import OperatorPolicy
+from declarative.model.spec.task import Mount
 from declarative.model.state import KINDS
 from tests.support.cli import Project
 

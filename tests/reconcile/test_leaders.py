@@ -11,7 +11,7 @@ from declarative.reconcile.watched_files import unchanged
 from declarative.store import lease, lock, open_store
 from declarative.store.errors import UnreachableError
 from declarative.store.loop_state import LEASE_SECONDS, RENEWED_EVERY
-from declarative.store.server.postgres import WRITING_LIMITS
+from declarative.store.postgres import WRITING_LIMITS
 
 postgres = pytest.importorskip("tests.support.postgres", reason="no psycopg here", exc_type=ImportError)
 

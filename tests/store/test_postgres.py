@@ -15,7 +15,7 @@ import pytest
 from declarative.model.state import Address, Record, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness
 from declarative.store import StateError, Store, UnreachableError, journal, open_store
-from declarative.store.server.postgres import target_of
+from declarative.store.postgres import target_of
 from declarative.store.sql import Write
 from tests.support.cli import Project, fleet, task, until, volume
 from tests.support.model import of_node

@@ -48,14 +48,14 @@ from declarative.store import (
     journal,
     migrations,
     open_store,
+    postgres_connection,
     record_changes,
     records,
 )
 from declarative.store.commit_queue import MOST_WRITES
 from declarative.store.consistency import contradictions
 from declarative.store.errors import UnreachableError, as_state_error
-from declarative.store.server import connection as server_connection
-from declarative.store.server.postgres import Postgres
+from declarative.store.postgres import Postgres
 from declarative.store.sql import Connection, Database
 from tests.support.cli import until
 from tests.support.model import of_attachment, of_kind, of_node, of_volume
@@ -1384,7 +1384,7 @@ def test_a_read_on_a_server_is_one_message_and_a_second_one_waits_for_the_first(
 def test_a_connection_that_was_lost_while_idle_is_replaced(server_store, monkeypatch, fresh) -> None:
     """It is noticed before its next transaction: at once if the server reported it, else by asking."""
     if not fresh:
-        monkeypatch.setattr(server_connection, "FRESH", 0.0)
+        monkeypatch.setattr(postgres_connection, "FRESH", 0.0)
     database = server_store.writable()
     with database.reading() as connection:
         raw = connection.raw

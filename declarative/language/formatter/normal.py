@@ -15,10 +15,9 @@ from declarative.language.source import parse
 from declarative.model.schema import BadValueError, Syntax, fields_of, kept
 from declarative.model.spec import DOCUMENTS, Count, Duration, Gpu, Memory, Mount, Mounts, NodeCount, Variable
 from declarative.model.spec.fleet import HostFields, Hosts
-from declarative.model.spec.mounts import Inline
 from declarative.model.spec.project import Variables
-from declarative.model.spec.schedule import Retry
-from declarative.model.spec.task import File, Files
+from declarative.model.spec.task import File, Files, Inline
+from declarative.model.spec.values import Retry
 
 _ELSEWHERE = re.compile(
     r"(?i:y|n|yes|no|on|off|=|<<|0b[01_]+|\d{4}-\d\d?-\d\d?.*"

@@ -14,9 +14,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from declarative.language.importers.drafts import Draft, Noted, mapping_of, name_of, unused_name
-from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.spec.values import NAME
+from declarative.model.text import and_more
 from declarative.provider.optional import Existing
 
 MOST_NAMED = 20

@@ -26,11 +26,11 @@ from declarative.language.importers.drafts import (
     remove,
 )
 from declarative.language.source import Document, Path
-from declarative.model.diagnostic import and_more
 from declarative.model.record import struct
 from declarative.model.resource import SLURM, SSH
 from declarative.model.spec.gpu_models import board, known
 from declarative.model.spec.values import MAX_NAME
+from declarative.model.text import and_more
 
 _HEADING = frozenset(("name", "execution", "placement", "primary_tasks", "termination_delay"))
 _ELSEWHERE = {

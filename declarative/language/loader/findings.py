@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from declarative.model.codes import CODES
-from declarative.model.diagnostic import Diagnostic, InvalidError, Near, Severity, Span, in_order
+from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Span, in_order
+from declarative.model.text import Near
 
 MAX_FINDINGS = 1_000
 """Nobody reads more at once, and showing one takes as long as reading a document."""

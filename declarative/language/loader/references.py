@@ -33,7 +33,7 @@ from declarative.model.resource import (
 from declarative.model.schema import BadValueError
 from declarative.model.spec import Backend, Mount, Name, Task, Volume
 from declarative.model.spec.fleet import host_keys, is_public
-from declarative.model.spec.mounts import Inline
+from declarative.model.spec.task import Inline
 from declarative.model.spec.values import MAX_NAME, Env, check_name
 from declarative.model.state import natural
 

@@ -2,10 +2,16 @@
 
 from declarative.model.spec.backend import Backend, CatalogOffer
 from declarative.model.spec.fleet import Fleet, NodeCount
-from declarative.model.spec.mounts import Mount, Mounts, Volume
 from declarative.model.spec.project import Project, Variable
-from declarative.model.spec.schedule import Retry, RetryEvent
-from declarative.model.spec.task import CreationPolicy, Isolation, StartupOrder, StopCriteria, Task
+from declarative.model.spec.task import (
+    CreationPolicy,
+    Isolation,
+    Mount,
+    Mounts,
+    StartupOrder,
+    StopCriteria,
+    Task,
+)
 from declarative.model.spec.values import (
     Blocks,
     Count,
@@ -16,10 +22,13 @@ from declarative.model.spec.values import (
     Name,
     Placement,
     Resources,
+    Retry,
+    RetryEvent,
     Size,
     SpotPolicy,
     Tags,
 )
+from declarative.model.spec.volume import Volume
 
 DOCUMENTS: dict[str, type] = {
     "project": Project,

@@ -14,7 +14,6 @@ from dataclasses import field
 from functools import partial
 from typing import Annotated, Any, ClassVar, Self
 
-from declarative.model.diagnostic import suggest
 from declarative.model.record import struct
 from declarative.model.schema import (
     MAX_SHOWN,
@@ -52,6 +51,7 @@ from declarative.model.spec.values import (
     Topology,
     unpadded,
 )
+from declarative.model.text import suggest
 
 
 def own_only(address: str) -> str | None:

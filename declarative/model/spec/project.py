@@ -14,7 +14,6 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
-from declarative.model.diagnostic import suggest
 from declarative.model.record import struct
 from declarative.model.schema import (
     BadValueError,
@@ -34,6 +33,7 @@ from declarative.model.schema import (
 from declarative.model.spec.schedule import MINUTE, Cron, Zone
 from declarative.model.spec.values import MAX_COUNT, Duration, Name
 from declarative.model.status import NodeState, RankState
+from declarative.model.text import suggest
 
 HOURS_A_MONTH = 730
 _AMOUNT = re.compile(r"(fleet|node|volume)/[a-z0-9*?-]{1,60}")

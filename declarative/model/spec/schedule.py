@@ -1,5 +1,4 @@
-"""When tasks and fleets run: cron expressions with a time zone, and a task's `retry`. The current time is
-given by the caller.
+"""When tasks and fleets run: cron expressions with a time zone. The current time is given by the caller.
 
 Clock changes are handled as in Debian's cron: a start in the skipped hour happens right after it, and a start
 in the repeated hour happens once.
@@ -8,120 +7,13 @@ in the repeated hour happens once.
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
-from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
-from declarative.model.diagnostic import MAX_WORD, suggest
 from declarative.model.record import set_field, struct
-from declarative.model.schema import BadValueError, Doc, Json, Word, closed_mapping, describe, unquoted
-from declarative.model.spec.values import Duration
-
-
-class RetryEvent(StrEnum):
-    """What makes a task run again."""
-
-    NO_CAPACITY = "no-capacity"
-    INTERRUPTION = "interruption"
-    ERROR = "error"
-
-
-@struct(frozen=True, slots=True)
-class Retry:
-    """`true` (every event, for an hour), `false`, or `{on_events: […], duration: 2h, max_attempts: 3}`.
-
-    A task that failed (`error`) or was lost (`interruption`) runs again within `duration` of the first
-    failure of a series, `max_attempts` times in all; any command may start it. After that it stays ended. A
-    task without a place (`no-capacity`), in the plan or at the clouds, is tried again by every `apply` that a
-    person runs; `duration` limits only the automatic tries, and `max_attempts` counts none of them.
-    """
-
-    on_events: tuple[RetryEvent, ...] = tuple(RetryEvent)
-    duration: Duration = Duration(3600)
-    max_attempts: int | None = None
-    """Attempts of a series, the first included; None for any number."""
-    COUNT_HINT: ClassVar[str] = "write a number from 1 on: it counts the first attempt too"
-    HINT: ClassVar[str] = "write `true`, or `{on_events: [no-capacity, interruption, error], duration: 1h}`"
-
-    @classmethod
-    def parse(cls, value: Json) -> Self:
-        """`bad-value` for unknown events, `bad-duration`."""
-        if isinstance(value, bool):
-            return cls() if value else cls(())
-        if not isinstance(value, Mapping):
-            raise BadValueError(
-                "wrong-type",
-                f"expected true, false or a mapping, found {describe(value)}",
-                unquoted(value, (bool,), cls.HINT),
-            )
-        known = ("on_events", "duration", "max_attempts")
-        for key in value:
-            if key not in known:
-                summary = f"`{key}` is not a field of retry"
-                hint = suggest(key, known) if len(key) <= MAX_WORD else None
-                raise BadValueError("unknown-field", summary, hint or cls.HINT, (key,), at_key=True)
-        names = value.get("on_events")
-        if names is not None and (not isinstance(names, list | tuple) or not names):
-            message = f"expected a list of events, found {describe(names)}"
-            raise BadValueError("wrong-type", message, cls.HINT, ("on_events",))
-        events = {event.value: event for event in RetryEvent}
-        for i, name in enumerate(names or ()):
-            if not isinstance(name, str) or name not in events:
-                listing = ", ".join(f"`{k}`" for k in events)
-                summary = f"expected one of {listing}, found {describe(name)}"
-                raise BadValueError("bad-value", summary, cls.HINT, ("on_events", i))
-        most = value.get("max_attempts")
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
-            message = f"expected a number of attempts, found {describe(most)}"
-            hint = unquoted(most, (int,), cls.COUNT_HINT)
-            raise BadValueError("wrong-type", message, hint, ("max_attempts",))
-        if most is not None and most < 1:
-            message = f"`max_attempts` is at least 1, and this one is {most}"
-            raise BadValueError("out-of-range", message, cls.COUNT_HINT, ("max_attempts",))
-        duration = Duration(3600 if most is None else None)  # attempts alone hold however long they take
-        if value.get("duration") is not None:
-            try:
-                duration = Duration.parse(value["duration"])
-            except BadValueError as bad:
-                raise bad.within("duration")[0] from None
-        return cls(tuple(events[str(name)] for name in names or events), duration, most)
-
-    @property
-    def seconds(self) -> float:
-        """`duration` in seconds."""
-        return math.inf if self.duration.seconds is None else self.duration.seconds
-
-    @property
-    def waits(self) -> bool:
-        """Whether a task that does not fit now stays pending, and delays nothing else."""
-        return RetryEvent.NO_CAPACITY in self.on_events
-
-    @property
-    def of_failures(self) -> bool:
-        """Whether a task runs again if it, or its start, failed. Lack of capacity is not a failure."""
-        return any(event is not RetryEvent.NO_CAPACITY for event in self.on_events)
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        events = {"type": "array", "minItems": 1, "items": {"enum": [e.value for e in RetryEvent]}}
-        keys = {
-            "on_events": {"anyOf": [events, {"type": "null"}]},
-            "duration": {"anyOf": [Duration.json_schema(), {"type": "null"}]},
-            "max_attempts": {"type": ["integer", "null"], "minimum": 1},
-        }
-        return {"anyOf": [{"type": "boolean"}, closed_mapping(keys)]}
-
-    def plain(self) -> Json:
-        if not self.on_events:
-            return False
-        if self == Retry():
-            return True
-        most = {} if self.max_attempts is None else {"max_attempts": self.max_attempts}
-        return {"on_events": [e.value for e in self.on_events], "duration": self.duration.plain(), **most}
-
+from declarative.model.schema import BadValueError, Doc, Json, Word, describe
 
 MINUTE = 60.0
 _ANY = datetime(2000, 1, 1, tzinfo=UTC)

@@ -1,6 +1,6 @@
 """Values with a notation of their own: amounts (ranges, sizes, durations), what a rank asks for (above all
-GPUs), where ranks and nodes lie, which capacity they use; and texts with rules: names, images, environment
-variables, tags.
+GPUs), where ranks and nodes lie, which capacity they use, when a task runs again; and texts with rules:
+names, images, environment variables, tags.
 
 The notations of amounts are dstack's, so that its users can bring their files (shared vocabulary, own code):
 memory units are MB, GB and TB in powers of 1024, a bare number means GB, ranges are `a..b`.
@@ -8,13 +8,13 @@ memory units are MB, GB and TB in powers of 1024, a bare number means GB, ranges
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
-from declarative.model.diagnostic import suggest
 from declarative.model.record import struct
 from declarative.model.schema import (
     MAX_SHOWN,
@@ -26,10 +26,11 @@ from declarative.model.schema import (
     closed_mapping,
     describe,
     raise_all,
+    unquoted,
 )
 from declarative.model.spec.gpu_models import fits
+from declarative.model.text import MAX_WORD, MIB, show_mib, suggest
 
-_UNITS = {"MB": 1, "GB": 1024, "TB": 1024 * 1024}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _SIZE_END = r"\d{1,9}\s*[A-Za-z]{0,2}"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -152,23 +153,15 @@ def parse_mib(text: str, value: Json, hint: str) -> int:
             raise BadValueError("bad-size", f"`{value}` is below zero", hint)
         raise BadValueError("bad-size", f"{describe(value)} is not a size", _meant(value, _SIZE_END) or hint)
     number, unit = match.group(1), match.group(2).upper() or "GB"
-    if unit not in _UNITS:
+    if unit not in MIB:
         near = {"GIB": "GB", "MIB": "MB", "TIB": "TB", "G": "GB", "M": "MB", "T": "TB"}.get(unit)
         near = near or {"GI": "GB", "MI": "MB", "TI": "TB"}.get(unit)
         fix = f"write `{number}{near}` (units are 1024-based)" if near else hint
         raise BadValueError("bad-unit", f"`{match.group(2)}` is not a unit of size", fix)
-    mib = float(number) * _UNITS[unit]
+    mib = float(number) * MIB[unit]
     if mib > 1 << 50:
         raise BadValueError("bad-size", f"`{value}` is larger than any disk", "write a smaller size: `1TB`")
     return round(mib)
-
-
-def show_mib(mib: int) -> str:
-    """MiB in the largest unit that keeps it whole: 2048 is `2GB`."""
-    for unit in ("TB", "GB"):
-        if mib and mib % _UNITS[unit] == 0:
-            return f"{mib // _UNITS[unit]}{unit}"
-    return f"{mib}MB"
 
 
 @struct(frozen=True, slots=True)
@@ -306,6 +299,108 @@ class TimeLimit(Duration):
 # ---------------------------------------------------------------------- what is asked for, and where
 
 _LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,40}")
+
+
+class RetryEvent(StrEnum):
+    """What makes a task run again."""
+
+    NO_CAPACITY = "no-capacity"
+    INTERRUPTION = "interruption"
+    ERROR = "error"
+
+
+@struct(frozen=True, slots=True)
+class Retry:
+    """`true` (every event, for an hour), `false`, or `{on_events: […], duration: 2h, max_attempts: 3}`.
+
+    A task that failed (`error`) or was lost (`interruption`) runs again within `duration` of the first
+    failure of a series, `max_attempts` times in all; any command may start it. After that it stays ended. A
+    task without a place (`no-capacity`), in the plan or at the clouds, is tried again by every `apply` that a
+    person runs; `duration` limits only the automatic tries, and `max_attempts` counts none of them.
+    """
+
+    on_events: tuple[RetryEvent, ...] = tuple(RetryEvent)
+    duration: Duration = Duration(3600)
+    max_attempts: int | None = None
+    """Attempts of a series, the first included; None for any number."""
+    COUNT_HINT: ClassVar[str] = "write a number from 1 on: it counts the first attempt too"
+    HINT: ClassVar[str] = "write `true`, or `{on_events: [no-capacity, interruption, error], duration: 1h}`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-value` for unknown events, `bad-duration`."""
+        if isinstance(value, bool):
+            return cls() if value else cls(())
+        if not isinstance(value, Mapping):
+            raise BadValueError(
+                "wrong-type",
+                f"expected true, false or a mapping, found {describe(value)}",
+                unquoted(value, (bool,), cls.HINT),
+            )
+        known = ("on_events", "duration", "max_attempts")
+        for key in value:
+            if key not in known:
+                summary = f"`{key}` is not a field of retry"
+                hint = suggest(key, known) if len(key) <= MAX_WORD else None
+                raise BadValueError("unknown-field", summary, hint or cls.HINT, (key,), at_key=True)
+        names = value.get("on_events")
+        if names is not None and (not isinstance(names, list | tuple) or not names):
+            message = f"expected a list of events, found {describe(names)}"
+            raise BadValueError("wrong-type", message, cls.HINT, ("on_events",))
+        events = {event.value: event for event in RetryEvent}
+        for i, name in enumerate(names or ()):
+            if not isinstance(name, str) or name not in events:
+                listing = ", ".join(f"`{k}`" for k in events)
+                summary = f"expected one of {listing}, found {describe(name)}"
+                raise BadValueError("bad-value", summary, cls.HINT, ("on_events", i))
+        most = value.get("max_attempts")
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
+            message = f"expected a number of attempts, found {describe(most)}"
+            hint = unquoted(most, (int,), cls.COUNT_HINT)
+            raise BadValueError("wrong-type", message, hint, ("max_attempts",))
+        if most is not None and most < 1:
+            message = f"`max_attempts` is at least 1, and this one is {most}"
+            raise BadValueError("out-of-range", message, cls.COUNT_HINT, ("max_attempts",))
+        duration = Duration(3600 if most is None else None)  # attempts alone hold however long they take
+        if value.get("duration") is not None:
+            try:
+                duration = Duration.parse(value["duration"])
+            except BadValueError as bad:
+                raise bad.within("duration")[0] from None
+        return cls(tuple(events[str(name)] for name in names or events), duration, most)
+
+    @property
+    def seconds(self) -> float:
+        """`duration` in seconds."""
+        return math.inf if self.duration.seconds is None else self.duration.seconds
+
+    @property
+    def waits(self) -> bool:
+        """Whether a task that does not fit now stays pending, and delays nothing else."""
+        return RetryEvent.NO_CAPACITY in self.on_events
+
+    @property
+    def of_failures(self) -> bool:
+        """Whether a task runs again if it, or its start, failed. Lack of capacity is not a failure."""
+        return any(event is not RetryEvent.NO_CAPACITY for event in self.on_events)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        events = {"type": "array", "minItems": 1, "items": {"enum": [e.value for e in RetryEvent]}}
+        keys = {
+            "on_events": {"anyOf": [events, {"type": "null"}]},
+            "duration": {"anyOf": [Duration.json_schema(), {"type": "null"}]},
+            "max_attempts": {"type": ["integer", "null"], "minimum": 1},
+        }
+        return {"anyOf": [{"type": "boolean"}, closed_mapping(keys)]}
+
+    def plain(self) -> Json:
+        if not self.on_events:
+            return False
+        if self == Retry():
+            return True
+        most = {} if self.max_attempts is None else {"max_attempts": self.max_attempts}
+        return {"on_events": [e.value for e in self.on_events], "duration": self.duration.plain(), **most}
 
 
 class Placement(StrEnum):

@@ -16,13 +16,12 @@ from declarative.model.record import struct
 from declarative.model.resource import Offer, RankMount
 from declarative.model.spec import CreationPolicy, SpotPolicy, Task
 from declarative.model.spec.values import MAX_COUNT, Count, Gpu, Level, Placement, Resources
-from declarative.placement.assignment import Assignment
+from declarative.placement.assignment import SEAT_WORK, Assignment
 from declarative.placement.catalog import Catalog
 from declarative.placement.demand import ANYWHERE, Domain, Job, is_spread
 from declarative.placement.greedy import Seating, best_try
 from declarative.placement.problem import Ask, FleetRule, Quota, Remedy, quota_of
 from declarative.placement.program.solver import SolverCache
-from declarative.placement.search import SEAT_WORK
 
 MOST_REFUSALS = 50
 """The most refusals whose changes are looked for. Tasks that are alike count once."""

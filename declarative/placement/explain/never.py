@@ -14,55 +14,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
-from declarative.model.spec import CreationPolicy, Fleet, Task
+from declarative.model.spec import CreationPolicy
 from declarative.model.state import rank_name
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.assignment import Assignment
 from declarative.placement.catalog import Catalog
 from declarative.placement.consolidation import keep_baselines
 from declarative.placement.demand import Job
-from declarative.placement.filters import Mismatch, blocks_wanted, fleet_reason, place_reason, shape_reason
+from declarative.placement.filters import LASTING, blocks_wanted, unseen_reason
 from declarative.placement.greedy import best_try
 from declarative.placement.problem import Ask, FleetRule, Node, NodeType, Unseen, of_offer
-
-LASTING = {
-    "fleet": "in another fleet",
-    "not-cluster": "in no cluster fleet",
-    "instance": "not among the pinned nodes",
-    "backend": "in another backend",
-    "region": "in another region",
-    "zone": "in another zone",
-    "topology": "elsewhere in the topology",
-    "spread": "beside another rank",
-    "gpu-vendor": "with another vendor's GPUs",
-    "spot": "ruled out by the spot policy",
-    "price": "over the price cap",
-    "price-unknown": "without a known price",
-    "isolation": "without hard limits",
-    "no-runtime": "without podman or docker",
-    "too-small": "too small",
-    "too-large": "too large",
-    "volume-missing": "without the volume",
-    "volume-elsewhere": "away from the volume",
-    "no-offer": "without an offer",
-}
-"""Codes of rejections that waiting does not help, with their words in a summary. They are named first."""
-
-PASSING = {
-    "avoided": "avoided since the task failed there",
-    "reuse-only": "not launched for it (reuse only)",
-    "drained": "drained",
-    "not-ready": "not ready",
-    "closed": "about to be replaced or deleted",
-    "not-idle": "not wholly idle",
-    "busy": "without enough idle blocks",
-    "volume-busy": "with the volume in use",
-    "volume-gone": "with the volume gone",
-    "offers-unknown": "whose offers could not be read",
-    "fleet-max": "beyond the fleet's maximum",
-    "limit": "beyond the offer's limit",
-}
-"""The same of rejections that may pass."""
 
 MOST_SEARCHED = 50
 """Tasks that are searched a place for alone; beyond, none of that sort is said never to fit."""
@@ -253,23 +214,3 @@ def _launching(ask: Ask) -> Ask:
     """What a task asks for, if others got launched what it would use."""
     spec = replace(ask.want.spec, creation_policy=CreationPolicy.REUSE_OR_CREATE)
     return Ask(want=replace(ask.want, spec=spec), numbers=ask.numbers, stay=ask.stay)
-
-
-def unseen_reason(task: Task, fleet: Fleet, unseen: Unseen) -> Mismatch:
-    """Why a task cannot have what is not there now: it may be of no use to it anyway."""
-    reason = fleet_reason(task, fleet)
-    if unseen.offer is None:
-        return reason or Mismatch("offers-unknown", unseen.detail)
-    node_type = NodeType(*of_offer(unseen.offer, fleet))
-    host = unseen.offer.host
-    if reason is None and host and task.instances and host.name not in task.instances:
-        reason = not_pinned(task)
-    reason = reason or place_reason(task, node_type)
-    if reason is None and unseen.known:
-        reason = shape_reason(task, node_type)
-    return reason or Mismatch("not-ready", unseen.detail)
-
-
-def not_pinned(task: Task) -> Mismatch:
-    """Why a task that names its nodes cannot have another one."""
-    return Mismatch("instance", f"the task asks for {', '.join(task.instances)}")

@@ -8,27 +8,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from declarative.model.diagnostic import and_more
 from declarative.model.spec import Task
 from declarative.model.state import natural, rank_name
+from declarative.model.text import and_more
 from declarative.placement.allocate import Try
 from declarative.placement.assignment import Assignment
 from declarative.placement.block_numbers import BlockAssignment
 from declarative.placement.catalog import Catalog, LaunchOption
-from declarative.placement.claims import Claim
 from declarative.placement.demand import ANYWHERE, Domain, Job, is_spread
-from declarative.placement.explain.never import LASTING, PASSING, EmptyWorld, not_pinned, unseen_reason
 from declarative.placement.filters import (
+    LASTING,
+    PASSING,
     Mismatch,
     beside_reason,
     block_reason,
     fleet_reason,
     kept_apart,
+    not_pinned,
     place_reason,
     ready_reason,
     shape_reason,
     topology_reason,
+    unseen_reason,
 )
 from declarative.placement.greedy import best_try, seat_partly
 from declarative.placement.problem import (
@@ -45,6 +48,9 @@ from declarative.placement.problem import (
     offer_name,
 )
 from declarative.placement.volumes import mount_reason
+
+if TYPE_CHECKING:
+    from declarative.placement.claims import Claim
 
 MOST_REJECTIONS = 200
 """Up to that many nodes and offers are named one by one; more are counted, by fleet and code."""
@@ -149,9 +155,9 @@ def fitting_ranks(assignment: Assignment, job: Job, best: Try | None) -> list[in
 class RefusalReports:
     """The refusals of one finished plan. Tasks that are alike are refused for the same reasons."""
 
-    def __init__(self, plan: FinishedPlan, may_fit_alone: Callable[[Catalog, Job], bool]) -> None:
-        """`may_fit_alone` says whether the search finds a task a place in a catalog, or may do so."""
-        self.plan, self._may_fit_alone = plan, may_fit_alone
+    def __init__(self, plan: FinishedPlan, never_fits: Callable[[Job], bool]) -> None:
+        """`never_fits` says whether a task has no place in the empty world."""
+        self.plan, self._never_fits = plan, never_fits
         self.catalog, self.assignment = plan.catalog, plan.assignment
         self._launched = {node.name for node in plan.nodes.values() if node.new}
         self._busy = any(plan.held.values())
@@ -161,7 +167,6 @@ class RefusalReports:
         self, jobs: Sequence[Job], changes: Callable[[Job], tuple[str, ...] | None], proved: Collection[int]
     ) -> list[Refusal]:
         """The refusal of each task. `proved`: tasks that were proved to have no place beside all others."""
-        self._empty_world = EmptyWorld(self.catalog, jobs, self._may_fit_alone)
         out: list[Refusal] = []
         alike: dict[tuple[object, ...], Refusal] = {}
         for job in jobs:
@@ -172,7 +177,7 @@ class RefusalReports:
         return out
 
     def _refusal(self, job: Job, changes: tuple[str, ...] | None, *, proved: bool) -> Refusal:
-        never = self._empty_world.never_fits(job)
+        never = self._never_fits(job)
         proved = never or proved or self._counts_out(job)
         best = best_try(self.assignment, job) or Try(domain=ANYWHERE, failed=0)
         failed = best.failed or 0

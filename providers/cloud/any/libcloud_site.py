@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from declarative.model.blocks import Shape
-from declarative.model.diagnostic import suggest
 from declarative.model.status import NodeState
+from declarative.model.text import suggest
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import settings
 from providers.cloud.any import AnyCloud, kinds, names

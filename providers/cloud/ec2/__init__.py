@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from declarative.model.diagnostic import suggest
 from declarative.model.inputs import NodeInputs, inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address
+from declarative.model.text import suggest
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
 from declarative.provider.optional import Existing
 from providers.cloud import checks, marks

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from declarative.model.diagnostic import suggest
+from declarative.model.text import suggest
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.bad_answers import Pages, Scrub
 from providers.cloud.connection import Connection, limiter

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from declarative.model.diagnostic import suggest
 from declarative.model.inputs import VolumeInputs
 from declarative.model.state import Address, Record
+from declarative.model.text import suggest
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import SURE, gibibytes, if_there, look_up, waits

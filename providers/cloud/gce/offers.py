@@ -18,10 +18,10 @@ from dataclasses import replace
 from typing import Any
 
 from declarative.model.blocks import Shape
-from declarative.model.diagnostic import suggest
 from declarative.model.inputs import NodeInputs
 from declarative.model.record import struct
 from declarative.model.resource import Offer
+from declarative.model.text import suggest
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.account import if_there
 from providers.cloud.catalog import day, prices

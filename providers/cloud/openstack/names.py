@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from declarative.model.diagnostic import suggest
 from declarative.model.spec.backend import ImageFilter
+from declarative.model.text import suggest
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.account import if_there
 from providers.cloud.openstack import answers

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from declarative.model.diagnostic import suggest
 from declarative.model.record import struct
+from declarative.model.text import suggest
 from declarative.provider import Fence, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.account import if_there
 from providers.cloud.bad_answers import Pages, Scrub

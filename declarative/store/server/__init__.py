@@ -1,1 +1,0 @@
-"""The parts that only a state on a PostgreSQL server needs."""
