@@ -42,7 +42,8 @@ class Clock:
         self._now = datetime(2026, 11, 30, tzinfo=UTC).timestamp()
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._count = itertools.count()
-        self._turn = threading.RLock()
+        self.turn = threading.RLock()
+        """Held while anything changes: by requests too, since a test may move the clock meanwhile."""
 
     def now(self) -> float:
         return self._now
@@ -53,12 +54,12 @@ class Clock:
 
     def later(self, seconds: float, act: Callable[[], object]) -> None:
         """Do something once so many seconds have passed."""
-        with self._turn:
+        with self.turn:
             heapq.heappush(self._due, (self._now + seconds, next(self._count), act))
 
     def advance(self, seconds: float) -> None:
         """Let time pass. What becomes due is done in its order; also a `sleep` for whoever paces itself."""
-        with self._turn:
+        with self.turn:
             end = self._now + seconds
             while self._due and self._due[0][0] <= end:
                 self._now, _, act = heapq.heappop(self._due)
@@ -125,7 +126,11 @@ class StandIn:
         """Those still to come; the first that fits is used."""
 
     def __call__(self, asked: Asked) -> Answer:
-        self.clock.advance(self.clock.tick)
+        with self.clock.turn:
+            self.clock.advance(self.clock.tick)
+            return self._answered(asked)
+
+    def _answered(self, asked: Asked) -> Answer:
         fault = next((fault for fault in self.faults if re.search(fault.line, asked.line)), None)
         if fault:
             fault.times -= 1
