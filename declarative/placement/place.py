@@ -17,7 +17,7 @@ from declarative.placement.explain.refusal import FinishedPlan, RefusalReports
 from declarative.placement.greedy import Seating, seat
 from declarative.placement.problem import Ask, FleetRule, Node, PlacementOutcome, Refusal, Remedy, VolumeAt
 from declarative.placement.program.solver import SolverCache
-from declarative.placement.search import Search, TooMuchWorkError, order_of
+from declarative.placement.search import Before, Search, TooMuchWorkError, order_of
 
 
 def place(
@@ -52,12 +52,15 @@ class Placed:
 
     def _seated(self) -> Seating:
         """The best plan in which no new task has what one of higher priority claims."""
+        before: Before | None = None
         while True:
             start = start_beside(self.catalog, self.claims)
-            seating = Search(self.catalog, self.effort, self.cache, start).run()
-            has_room = True
+            seating = Search(self.catalog, self.effort, self.cache, start).run(before)
+            before, has_room = None, True
             while has_room and (claims := find_claims(self.catalog, seating, self.claims)):
                 self.claims += claims
+                # What a claim keeps is idle beside all tasks of at least its priority.
+                before = before or Before(seating, claims[0].priority)
                 for claim in claims:
                     has_room = has_room and idle_part(seating.assignment, claim) == claim
                     if has_room:

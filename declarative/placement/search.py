@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from declarative.placement.assignment import SEAT_WORK, Assignment
 from declarative.placement.bound_task import BoundTask
@@ -44,6 +45,13 @@ class TooMuchWorkError(Exception):
     """A search stopped since its programs took too much. What it would find is not known."""
 
 
+class Before(NamedTuple):
+    """A plan of the same tasks: at least those of a priority keep their places when all is planned anew."""
+
+    seating: Seating
+    priority: int
+
+
 class Search:
     """One catalog, searched."""
 
@@ -69,10 +77,10 @@ class Search:
 
     # What is asked
 
-    def run(self) -> Seating:
+    def run(self, before: Before | None = None) -> Seating:
         """The best plan that was found."""
         jobs = self.catalog.jobs
-        seating = self.fullest(jobs)
+        seating = self.fullest(jobs, before=before)
         seated = [job for job in jobs if seating.seats(job)]
         seating = replace(self.cheapest(seating, seated), proved=seating.proved, fullest=seating.fullest)
         seating = self._ride(seating, jobs)
@@ -98,18 +106,32 @@ class Search:
 
     # Who gets a place
 
-    def fullest(self, jobs: Sequence[Job], needed: Collection[int] = (), *, most: bool = False) -> Seating:
+    def fullest(
+        self,
+        jobs: Sequence[Job],
+        needed: Collection[int] = (),
+        *,
+        most: bool = False,
+        before: Before | None = None,
+    ) -> Seating:
         """As many blocks as can be seated of each priority, the highest first."""
         kept = self.start.copy()
         kept.riding = False
         todo = keep_places(kept, sorted(jobs, key=order_of))
-        seating = self._greedy(kept, todo)
-        if not seating.unseated or (most and seating.assignment.seats.keys() == needed):
-            return replace(seating, fullest=True)
         fullest = True
         proved: set[int] = set()
         done: set[int] = set()
         """Tasks that were looked at: no program adds one of them."""
+        base = kept
+        if before:
+            done = {job.index for job in jobs if job.task.priority >= before.priority}
+            proved = done & before.seating.proved
+            fullest = before.seating.fullest
+            base = base_for(self.start, before.seating.assignment, kept.seats.keys() | done)
+            base.riding = False
+        seating = self._greedy(base, todo)
+        if not seating.unseated or (most and seating.assignment.seats.keys() == needed):
+            return replace(seating, fullest=True)
         while level := self._next_level(seating, done):
             if needed and self._is_settled(seating, needed, level[0]):
                 break

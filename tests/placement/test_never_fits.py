@@ -122,3 +122,13 @@ def test_what_waits_for_capacity_elsewhere_does_not_stop_the_plan():
     tasks = [*small(1, gpus=8, priority=50), scribe]
     refusal = refused(look(World(), [pool], tasks))
     assert (refusal["task"], refusal["code"]) == ("scribe", "no-capacity")
+
+
+def test_however_many_are_alike_none_of_them_ever_fits():
+    """Two ranks in two zones where there is one: what is looked up for the first holds for all."""
+    rules = [fleet(offers=[offer(zone="za", cpu=64)], nodes="0..")]
+    asks = [
+        ask(f"t{i}", nodes=2, priority=i, placement="any", spread="zone", resources={"cpu": "2.."})
+        for i in range(60)
+    ]
+    assert set(refusals(asks, [], rules).values()) == {"never-fits"}

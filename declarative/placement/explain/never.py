@@ -26,7 +26,7 @@ from declarative.placement.greedy import best_try
 from declarative.placement.problem import Ask, FleetRule, Node, NodeType, Unseen, of_offer
 
 MOST_SEARCHED = 50
-"""Tasks that are searched a place for alone; beyond, none of that sort is said never to fit."""
+"""Unlike tasks that are searched a place for alone; beyond, none of that sort is said never to fit."""
 
 
 MOST_BUILT = 200_000
@@ -44,11 +44,14 @@ class EmptyWorld:
     ) -> None:
         """`may_fit_alone` says whether the search finds a task a place in a catalog, or may do so."""
         self.catalog, self._may_fit_alone = catalog, may_fit_alone
-        self._searched = self._built = 0
+        self._built = 0
+        self._searched: set[object] = set()
         self._of_fleet: dict[str, list[int]] = {}
         for number, node in enumerate(catalog.nodes):
             self._of_fleet.setdefault(node.fleet, []).append(number)
-        self._shared_asks = {job.likeness: job.ask for job in jobs if not job.ask.stay}
+        self._shared_asks = {_likeness(job): job.ask for job in jobs if not job.ask.stay}
+        self._most_of: dict[object, int] = {}
+        """Likeness → how many ranks of such a task find a place."""
 
     def never_fits(self, job: Job) -> bool:
         """Whether a task has no place there. What could not be read now is taken to hold what it may."""
@@ -81,8 +84,14 @@ class EmptyWorld:
 
     def _most_seated(self, job: Job) -> int:
         """How many ranks of a task find a place there: all of them if the search may find places for them."""
+        likeness = _likeness(job)
+        if likeness not in self._most_of:
+            self._most_of[likeness] = self._look(job)
+        return self._most_of[likeness]
+
+    def _look(self, job: Job) -> int:
         most = 0
-        ask = job.ask if job.ask.stay else self._shared_asks[job.likeness]
+        ask = job.ask if job.ask.stay else self._shared_asks[_likeness(job)]
         for world in self._worlds(job, ask):
             if world is None:
                 return job.ranks
@@ -102,8 +111,8 @@ class EmptyWorld:
             return job.ranks
         # Where ranks differ, or several fleets have yet to choose where they lie, one try may choose wrongly.
         if job.ranks > 1 and job.request.fit and not (job.alike and job.request.one_area):
-            self._searched += 1
-            if self._searched > MOST_SEARCHED or self._may_fit_alone(world.catalog, job):
+            self._searched.add(_likeness(job))
+            if len(self._searched) > MOST_SEARCHED or self._may_fit_alone(world.catalog, job):
                 return job.ranks
         return len(best.nodes) if best else 0
 
@@ -181,6 +190,12 @@ class EmptyWorld:
     def _is_elastic(self, fleet: str) -> bool:
         rule = self.catalog.fleets.get(fleet)
         return rule is not None and rule.fleet.nodes is not None
+
+
+def _likeness(job: Job) -> object:
+    """Equal for tasks of which each has a place in the empty world if another has one."""
+    alone = job.task.instances or any(job.ask.want.mounts) or job.ask.stay
+    return job.index if alone else (id(job.request), job.ranks, job.task.spread)
 
 
 def _lets_nodes_go(rule: FleetRule) -> bool:

@@ -26,15 +26,16 @@ FEW_COLUMNS = 1_600
 GAP = 2.5e-3
 """A plan may cost this part more than the least."""
 
+NEAR = 5e-3
+"""If launches cost more than this part above the bound, more columns are looked at."""
+
 CUT_COLUMNS, FAR = 5_000, 0.03
-"""If launches cost more than this part above the bound, more columns are looked at; and if it was a relaxed
-program, one with no more columns follows that says how all nodes are cut.
+"""If launches cost more than this part above the bound of a relaxed program, one with no more columns follows
+that says how all nodes are cut.
 """
 
-WORK = 20_000
-"""The rounds of one search, for each column; it looks at a node for each `NODE` rounds."""
-
-NODE = 4
+ROUNDS, NODE = 96, 4
+"""The rounds of one search, which looks at a node for each `NODE` rounds."""
 
 
 class ProgramAnswer(NamedTuple):
@@ -59,9 +60,9 @@ def cheapest(
     solvable = _solvable(model)
     if solvable is None:
         return ProgramAnswer(-math.inf, None)
-    limits = _limits(solvable, effort, gap=GAP / effort)
+    limits = _limits(effort, gap=GAP / effort)
     bound, values, impossible = _solve(
-        solvable, solvable.prices(), incumbent, limits, cache, known=known, far=FAR
+        solvable, solvable.prices(), incumbent, limits, cache, known=known, near=NEAR
     )
     decoded = decode(solvable, values, launch_all=True) if values else None
     finer = None
@@ -70,7 +71,7 @@ def cheapest(
     elif solvable is not model and cost_of(values, solvable.prices()) > bound * (1 + FAR):
         finer = model
     if decoded and finer and finer.size <= CUT_COLUMNS:
-        lower, values, _ = _solve(finer, finer.prices(), incumbent, limits, cache, far=FAR)
+        lower, values, _ = _solve(finer, finer.prices(), incumbent, limits, cache, near=NEAR)
         again = decode(finer, values, launch_all=True) if values else decoded
         bound = max(bound, lower)
         if len(again.unseated) <= len(decoded.unseated):
@@ -85,7 +86,7 @@ def lower_bound(model: PlacementModel, cache: SolverCache, *, effort: int = 1) -
         return -math.inf
     costs, program = solvable.prices(), solvable.program
     if len(program.most) <= SMALL:
-        return program.search(costs, _limits(solvable, effort, gap=GAP / effort), cache).bound
+        return program.search(costs, _limits(effort, gap=GAP / effort), cache).bound
     return program.fractions(costs, cache).bound
 
 
@@ -106,15 +107,15 @@ def fullest(
     solvable = _solvable(model)
     if solvable is None:
         return ProgramAnswer(-math.inf, None)
-    limits = _limits(solvable, effort, absolute=step)
+    limits = _limits(effort, absolute=step)
     bound, values, impossible = _solve(
         solvable, solvable.weights(factors), incumbent, limits, cache, known=-worth
     )
     return ProgramAnswer(bound, decode(solvable, values, launch_all=False) if values else None, impossible)
 
 
-def _limits(model: PlacementModel, effort: int, *, gap: float = 0.0, absolute: float = SLACK) -> SearchLimits:
-    rounds = effort * max(12, WORK // max(1, len(model.program.most)))
+def _limits(effort: int, *, gap: float = 0.0, absolute: float = SLACK) -> SearchLimits:
+    rounds = effort * ROUNDS
     return SearchLimits(rounds=rounds, nodes=rounds // NODE, gap=gap, absolute=absolute)
 
 
@@ -138,11 +139,11 @@ def _solve(
     cache: SolverCache,
     *,
     known: float = math.inf,
-    far: float = 0.0,
+    near: float = 0.0,
 ) -> tuple[float, Sequence[float], bool]:
-    """The least cost, and the best solution in whole numbers: over the best columns, and over more of them if
-    it costs more than a part above the bound that is too `far`. There is none if the incumbent costs as
-    little, as far as is `known`.
+    """The least cost, and the best solution in whole numbers: over the best columns, and over more of them
+    unless its cost is `near` the bound, as a part of it. There is none if the incumbent costs as little, as
+    far as is `known`.
     """
     program = model.program
     if len(program.most) <= SMALL:
@@ -166,8 +167,8 @@ def _solve(
     limits = replace(limits, enough=enough)
     found = NONE
     order = sorted(range(len(program.most)), key=lambda i: (first.values[i] < SLACK, first.duals[i]))
-    for many, best in ((1, 0), (3, 0), (3, FEW_COLUMNS)):
-        if best and cost_of(found.values, costs) <= bound + far * abs(bound):
+    for many, best in ((1, 0), (3, FEW_COLUMNS)):
+        if cost_of(found.values, costs) <= bound + near * abs(bound):
             break
         zero = {*other_homes, *_left_out(model, first, many)}.difference(kept, order[:best])
         if len(order) <= best:
