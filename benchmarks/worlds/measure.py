@@ -225,6 +225,22 @@ def _compare_seats(verdict: Verdict, rides: bool, effort: Effort) -> None:
 # -------------------------------------------------------------------------------------------- who is left out
 
 
+def _without_idle_nodes(empty: Facts) -> Facts:
+    """The same once idle nodes are deleted, of fleets that keep none: a cluster may begin elsewhere."""
+    gone = {
+        name
+        for name, site in empty.sites.items()
+        if site.fleet.nodes and not site.fleet.nodes.target and site.fleet.idle_duration.seconds is not None
+    }
+    there = Counter(here.space.fleet for here in empty.nodes)
+    sites = {
+        name: site._replace(room=site.room + there[name]) if name in gone and site.room is not None else site
+        for name, site in empty.sites.items()
+    }
+    stay = tuple(here for here in empty.nodes if here.space.fleet not in gone)
+    return replace(empty, nodes=stay, sites=sites)
+
+
 def _look_at_refusals(verdict: Verdict, effort: Effort) -> None:
     """Whether refused tasks fit after all: the finished plan, or beside all of at least their priority."""
     case = verdict.case
@@ -236,12 +252,14 @@ def _look_at_refusals(verdict: Verdict, effort: Effort) -> None:
     for names in groups:
         task = facts.wants[names[0]].spec
         ever = fits(empty, names[:1], effort.seconds, rides=True)
+        if ever is False:
+            ever = fits(_without_idle_nodes(empty), names[:1], effort.seconds, rides=True)
         if ever:
             waiting[names[0]] = task.priority
         if ever is not None and ever == (codes.get(names[0]) == "never-fits"):
             said = codes.get(names[0])
             fit = "fits" if ever else "does not fit"
-            verdict.never.append(f"task/{names[0]}: {said}, and it {fit} empty nodes")
+            verdict.never.append(f"task/{names[0]}: {said}, and it {fit} once all has ended")
     verdict.waits = max(waiting.values(), default=-math.inf)
     after = _finished(case)
     later = _finished(case, ended=True)
