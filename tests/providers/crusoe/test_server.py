@@ -131,8 +131,8 @@ def life(client: Client) -> None:
     client.done("POST", f"{at}/attach-disks", {"attach_disks": [one]})
     assert client.done("DELETE", at)["state"] == "SUCCEEDED"
     assert client.ask("GET", at)[0] == 404
-    left_over = client.good("GET", DISKS, disk_names="data")["items"]
-    assert [one["attached_to"] for one in left_over] == [[]]
+    remaining = client.good("GET", DISKS, disk_names="data")["items"]
+    assert [one["attached_to"] for one in remaining] == [[]]
     assert client.done("DELETE", f"{DISKS}/{disk['id']}")["state"] == "SUCCEEDED"
     assert client.good("GET", DISKS)["items"] == []
 
