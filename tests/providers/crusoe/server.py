@@ -265,7 +265,7 @@ class Crusoe(StandIn):
         operation["state"] = "FAILED" if failed else "SUCCEEDED"
         operation["completed_at"] = self.clock.text()
         operation["result"] = copy.deepcopy(outcome)
-        self.clock.later(self.retention, lambda: self.operations.__delitem__(operation["operation_id"]))
+        self.clock.later(self.retention, lambda: self.operations.pop(operation["operation_id"]))
 
     def _operate(
         self, kind: str, verb: str, thing: str, change: Callable[[], Json], wait: float = 0
@@ -327,7 +327,7 @@ class Crusoe(StandIn):
             shown = [vm for vm in shown if _fits(asked, param, vm[field])]
         shown = sorted((vm for vm in shown if _fits(asked, "locations", vm["location"])), key=_place)
         try:
-            size = int(asked.params.get("limit") or self.page)
+            size = max(int(asked.params.get("limit") or self.page), 1)
             after = _unpacked(asked.params.get("next_token", ""))
         except ValueError as error:
             raise self.bad("the limit or the token is invalid") from error
@@ -358,8 +358,7 @@ class Crusoe(StandIn):
             raise self.bad(f"there is no {kind} in {location}")
         if not re.match(r"(ssh|ecdsa)-\S+ \S+", body["ssh_public_key"]):
             raise self.bad("the SSH key is invalid")
-        for one in body.get("disks", []):
-            self._check_attachment(one, location)
+        self._check_attachments(body.get("disks", []), location)
         partition = self._partition_of(body, kind)
         self._check_quota(kind.split(".")[0], self._weight(kind))
 
@@ -561,8 +560,7 @@ class Crusoe(StandIn):
     def attach_disks(self, asked: Asked, project: str, vm: str) -> Answer:
         body = self._body(asked.body, {"attach_disks": list}, "attach_disks")
         thing = self._settled(vm)
-        for one in body["attach_disks"]:
-            self._check_attachment(one, thing["location"])
+        self._check_attachments(body["attach_disks"], thing["location"])
         if len(thing["disks"]) + len(body["attach_disks"]) > 16:
             raise self.bad("a VM has 16 disks at most")
         return self._operate("vm", "ATTACH", vm, lambda: self._attach(thing, body["attach_disks"]))
@@ -589,20 +587,21 @@ class Crusoe(StandIn):
             raise self.bad(f"the VM is in {thing['state']}")
         return thing
 
-    def _check_attachment(self, one: Any, location: str) -> None:
-        self._body(one, _ATTACHMENT, *_ATTACHMENT)
-        disk = self.disks.get(one["disk_id"])
-        if disk is None or disk["location"] != location:
-            raise self.bad(f"the disk {one['disk_id']} does not exist in {location}")
-        if one["mode"] not in ("read-only", "read-write") or one["attachment_type"] not in ("os", "data"):
-            raise self.bad("the mode or the attachment type is invalid")
-        writers = "read-write" in [one["mode"], *(holder["mode"] for holder in disk["attached_to"])]
-        if disk["attached_to"] and writers and disk["type"] == "persistent-ssd":
-            raise self.bad(f"the disk {disk['id']} is already attached")
+    def _check_attachments(self, attachments: list[Any], location: str) -> None:
+        ids = [self._body(one, _ATTACHMENT, *_ATTACHMENT)["disk_id"] for one in attachments]
+        for made, one in zip(ids, attachments, strict=True):
+            disk = self.disks.get(made)
+            if disk is None or disk["location"] != location or ids.count(made) > 1:
+                raise self.bad(f"the disk {made} does not exist in {location}, or is named twice")
+            if one["mode"] not in ("read-only", "read-write") or one["attachment_type"] not in ("os", "data"):
+                raise self.bad("the mode or the attachment type is invalid")
+            writers = "read-write" in [one["mode"], *(holder["mode"] for holder in disk["attached_to"])]
+            if disk["attached_to"] and writers and disk["type"] == "persistent-ssd":
+                raise self.bad(f"the disk {made} is already attached")
 
     def _attach(self, vm: Json, attachments: list[Json]) -> Json:
+        self._check_attachments(attachments, vm["location"])
         for one in attachments:
-            self._check_attachment(one, vm["location"])
             disk, how = self.disks[one["disk_id"]], {name: one[name] for name in ("mode", "attachment_type")}
             disk["attached_to"].append({"vm_id": vm["id"], **how})
             shown = {

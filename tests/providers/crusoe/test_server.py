@@ -291,6 +291,13 @@ def test_a_disk_is_written_by_one_vm_and_a_shared_one_by_many(client):
     assert [attach(vm, shared)[0] for vm in vms] == [200, 200]
     client.cloud.clock.advance(60)
     assert len(client.good("GET", f"{DISKS}/{shared}")["attached_to"]) == 2
+    client.done("DELETE", f"{VMS}/{vms[0]}")
+    one = {"disk_id": disk, "mode": "read-only", "attachment_type": "data"}
+    assert "twice" in client.bad("POST", VMS, {**VM, "disks": [one, one]})
+    readers = [client.done("POST", VMS, {**VM, "disks": [one]})["result"] for _ in range(2)]
+    assert [[disk["mode"] for disk in vm["disks"]] for vm in readers] == [["read-write", "read-only"]] * 2
+    assert len(client.good("GET", f"{DISKS}/{disk}")["attached_to"]) == 2
+    vms[0] = readers[0]["id"]
     assert "not attached" in client.bad("POST", f"{VMS}/{vms[0]}/detach-disks", {"detach_disks": ["x"]})
 
 

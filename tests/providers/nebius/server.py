@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import uuid
 from collections.abc import Callable
 from concurrent import futures
@@ -101,7 +100,6 @@ class Nebius(StandIn):
         self._placed: set[str] = set()
         """The ids of instances that have their place."""
         self._count = 0
-        self._turn = threading.Lock()
         self._server = grpc.server(futures.ThreadPoolExecutor(16))
         self._server.add_generic_rpc_handlers(_handlers(self))
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
@@ -114,7 +112,7 @@ class Nebius(StandIn):
         self._server.stop(None).wait()
 
     def served(self, asked: Asked) -> Answer:
-        with self._turn:
+        with self.clock.turn:
             self.asked.append(asked)
             return self(asked)
 
