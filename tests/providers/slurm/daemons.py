@@ -21,6 +21,7 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "srun", "squeue", "scancel")
 READY_SECONDS = 60.0
+IMPATIENT = "MessageTimeout=1\n"
 LEAF = 4
 """Nodes below one leaf switch."""
 
@@ -198,9 +199,12 @@ class Daemons:
             self.run("scontrol", "update", "PartitionName=gpu", "State=UP")
             time.sleep(0.1)
         self._end("slurmctld.pid", signal.SIGKILL)
+        # Each command would look for it for ten seconds.
+        self.conf.write_text(f"{self.conf.read_text()}{IMPATIENT}")
 
     def start_controller(self) -> None:
         """Start it again, from what it has saved."""
+        self.conf.write_text(self.conf.read_text().replace(IMPATIENT, ""))
         self.run("slurmctld")
 
     def kill_node(self, name: str) -> None:

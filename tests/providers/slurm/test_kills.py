@@ -168,14 +168,22 @@ def gang(project: Cluster, name: str):
     return half(name, hold(project.path / name))
 
 
-def test_the_controller_dies_in_the_middle(project, slurm):
+IMPATIENT = """
+import declarative.retry
+declarative.retry.PATIENCE = declarative.retry.Policy(deadline=3.0)
+"""
+"""Seconds that a read waits for a controller, in place of half a minute."""
+
+
+def test_the_controller_dies_in_the_middle(project, slurm, tmp_path):
     """What runs goes on, and what was asked for is done once it is back."""
+    (tmp_path / "sitecustomize.py").write_text(IMPATIENT)
     project.bring(gang(project, "left"))
     until(lambda: ran(project, "left") == 2)
     slurm.kill_controller()
     try:
         project.declare(project.backend(), project.fleet(), gang(project, "left"), gang(project, "right"))
-        plan = project.run("plan", "--json", code=None).json
+        plan = project.run("plan", "--json", code=None, env={"PYTHONPATH": str(tmp_path)}).json
         assert "backend-unreadable" in {d["code"] for d in plan["diagnostics"]}
         assert not [a for a in plan["actions"] if a["op"] == "delete"]
     finally:
