@@ -13,14 +13,14 @@ import pytest
 from tests.support.cli import Project, fleet, task
 from tests.support.fuzz_states import try_seeds
 
-STATES = int(os.environ.get("FLEETFORM_STATES", "4000" if os.environ.get("CI") else "1000"))
+STATES = int(os.environ.get("FLEETFORM_STATES", "2000" if os.environ.get("CI") else "1000"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_any_state_is_planned_with_or_refused(part: int, tmp_path: Path) -> None:
     """States that `state pull` might have printed, and databases without a seal, changed by seed. In CI
-    4,000; `FLEETFORM_STATES=100000` tries as many.
+    2,000; `FLEETFORM_STATES=100000` tries as many.
     """
     share = STATES // 4
     count = try_seeds(tmp_path, range(part * share, (part + 1) * share))
