@@ -33,7 +33,7 @@ RUNNER_SH = REPOSITORY / "providers" / "runner" / "runner.sh"
 SHELLS = [shell for shell in ("bash", "dash") if shutil.which(shell)]
 
 
-def until(condition: Callable[[], object], seconds: float = 15) -> None:
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
     """Wait for a condition; the deadline is only there to end a test that has failed."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -61,7 +61,7 @@ def run(*argv: str, given: str | None = None) -> str:
     return done.stdout
 
 
-def until(look: Callable[[], object], seconds: float = 30) -> None:
+def until(look: Callable[[], object], seconds: float = 120) -> None:
     """Wait for something to be true; the time only ends a test that has failed."""
     deadline = time.monotonic() + seconds
     while not look():
