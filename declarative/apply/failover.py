@@ -1,6 +1,8 @@
 """Nodes whose offers have no capacity take the next offers of the plan, the members of a cluster together.
 
-This decides what the walk does with a node's create once it has ended. Only the walk's own thread calls it.
+`planner.fallbacks` says which offer is next. This module says what the walk does with a node's create once it
+has ended. Only the walk's own thread calls it.
+
 A cluster moves in this order: the results of all its creates are known, then the nodes in the old place are
 deleted, then nodes are made in the new place. So a killed process leaves no cluster in two places. Nothing is
 put on a node until all members have ended, so that nothing has to be taken off again. Nodes that existed
@@ -9,22 +11,18 @@ before move last, once it is certain that the others can be had.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field, fields, replace
-from typing import TypeGuard, cast
+from typing import cast
 
 from declarative.model.inputs import NodeInputs, OfferInputs, ReservationInputs
 from declarative.model.record import struct
 from declarative.model.spec.values import Placement
 from declarative.model.state import Address, State
 from declarative.model.text import and_more
-from declarative.planner.fallbacks import SoldOut, offer_key
-from declarative.planner.plan import Action, Fallback, Op, Plan, Reason
-from declarative.provider import QUOTAS, PermanentError, PermanentKind
-
-REFUSED = (PermanentKind.NO_CAPACITY, *QUOTAS)
-"""Faults of a planned offer after which another one is taken. Of a spare offer any lasting fault counts."""
+from declarative.planner.fallbacks import REFUSED, MovingNodes, may_go_on, moving_nodes, offer_key
+from declarative.planner.plan import Action, Op, Plan, Reason
+from declarative.provider import PermanentError
 
 MOST_NAMED = 4
 """Offers that were tried and are named; more are counted."""
@@ -81,15 +79,9 @@ class FailoverVerdict:
 class _Group:
     """The nodes of one fallback, or one of them if each goes its own way."""
 
-    members: Mapping[str, int]
-    """Name → the number of its kind."""
-    fallback: Fallback
+    moving: MovingNodes
     planned: Mapping[str, Action]
     """Name → its create; for an existing node, the create in the place that it moves to."""
-    nodes: Mapping[str, NodeInputs]
-    """Name → its planned inputs."""
-    way: int = 0
-    """0 is the planned way; the fallback's ways count from 1."""
     open: set[str] = field(default_factory=set)
     """Members whose creates have no final result."""
     made: set[str] = field(default_factory=set)
@@ -100,24 +92,21 @@ class _Group:
     """Members that existed before, and have not followed yet."""
     started_on: dict[str, int] = field(default_factory=dict)
     """Node → the way for which its create was started, while it is under way."""
-    sold_out: SoldOut = field(default_factory=SoldOut)
     tried: list[tuple[str, str]] = field(default_factory=list)
     """The offers that could not be had, and their errors."""
     broken: bool = False
     """A member failed for another reason, so the group does not move any more."""
     over: bool = False
 
-    def offer(self, name: str) -> OfferInputs:
-        """The offer that a member takes where the group is now."""
-        return self.fallback.ways[self.way - 1][self.members[name]].offer if self.way else self.nodes[name]
-
     def create(self, name: str) -> Action:
         """The create of a member where the group is now."""
-        planned, offer = self.planned[name], self.offer(name)
-        if not self.way:
+        planned = self.planned[name]
+        if not self.moving.way:
             return planned
+        offer = self.moving.offer(name)
         changed = {f.name: getattr(offer, f.name) for f in fields(OfferInputs)}
-        return replace(planned, after=replace(self.nodes[name], **changed), backend=offer.backend)
+        after = replace(cast("NodeInputs", planned.typed), **changed)
+        return replace(planned, after=after, backend=offer.backend)
 
     def named_tries(self) -> str:
         """The first offers that were tried, each with its error, and how many more there are."""
@@ -133,8 +122,7 @@ class Failover:
         creates = {a.address.name: a for a in plan.actions if _is_node_create(a)}
         existing = {r.address.name: r.node for r in state.of("node")}
         planned = {name: cast("NodeInputs", a.typed) for name, a in creates.items()}
-        self._nodes = existing | planned
-        self._keys = {name: offer_key(node) for name, node in self._nodes.items()}
+        self._keys = {name: offer_key(node) for name, node in (existing | planned).items()}
         self._clusters: dict[str, str] = {}
         """Node → the fleet whose cluster it is of."""
         self._unmade: dict[str | None, set[str]] = {}
@@ -149,32 +137,12 @@ class Failover:
         """Nodes whose creates have unknown results. The same create is asked for again in the same place,
         before the nodes move anywhere else.
         """
-        for fallback in plan.preview.fallbacks:
-            if fallback.ways:
-                self._add(fallback, creates, existing)
-
-    def _add(
-        self, fallback: Fallback, creates: Mapping[str, Action], existing: Mapping[str, NodeInputs]
-    ) -> None:
-        kinds = {name: i for i, kind in enumerate(fallback.kinds) for name in kind}
-        new = {name: creates[name] for name in kinds if name in creates}
-        followers: dict[str, Action] = {}
-        for name in fallback.idle if fallback.together and new else ():
-            if name in existing and name not in creates:
-                node = existing[name]
-                followers[name] = Action(
-                    op=Op.CREATE,
-                    address=Address("node", name),
-                    reason=Reason.CASCADE,
-                    after=node,
-                    backend=node.backend,
-                )
-        for part in [new] if fallback.together and new else [{name: create} for name, create in new.items()]:
-            planned = part | followers
-            members = {name: kinds[name] for name in planned}
-            group = _Group(members=members, fallback=fallback, planned=planned, nodes=self._nodes)
-            group.open, group.later = {*part}, {*followers}
-            self._groups.update(dict.fromkeys(planned, group))
+        for moving in moving_nodes(plan, planned, existing):
+            creates_of = {name: creates[name] for name in moving.kinds.keys() - moving.followers}
+            moves = {name: _move_of(name, existing[name]) for name in moving.followers}
+            group = _Group(moving=moving, planned=creates_of | moves)
+            group.open, group.later = {*creates_of}, {*moves}
+            self._groups.update(dict.fromkeys(moving.kinds, group))
 
     # ------------------------------------------------------------------------ before an action starts
 
@@ -185,15 +153,20 @@ class Failover:
         if _is_node_create(action):
             name = action.address.name
             group = self._groups.get(name)
-            if group is None or not group.fallback.together or name in group.leaving or name in self._asked:
+            if (
+                group is None
+                or not group.moving.fallback.together
+                or name in group.leaving
+                or name in self._asked
+            ):
                 return False
-            behind = any(way != group.way for way in group.started_on.values())
-            unknown = group.way > 0 and not self._asked.isdisjoint(group.open)
+            behind = any(way != group.moving.way for way in group.started_on.values())
+            unknown = group.moving.way > 0 and not self._asked.isdisjoint(group.open)
             return behind or unknown or bool(group.leaving)
         if action.op is Op.CREATE and isinstance(action.typed, ReservationInputs):
             node = action.typed.node
             group = self._groups.get(node)
-            may_move = group is not None and group.fallback.together and bool(group.open)
+            may_move = group is not None and group.moving.fallback.together and bool(group.open)
             return may_move or bool(self._unmade.get(self._clusters.get(node)))
         return False
 
@@ -206,7 +179,7 @@ class Failover:
         if name in group.leaving:
             return group.leaving[name]
         asked, self._asked = name in self._asked, self._asked - {name}
-        group.started_on[name] = 0 if asked else group.way
+        group.started_on[name] = 0 if asked else group.moving.way
         return group.create(name) if group.started_on[name] else action
 
     # ------------------------------------------------------------------------ after an action has ended
@@ -242,9 +215,10 @@ class Failover:
             if error is None:
                 group.made.add(name)
                 return self._undo(group, {name})
-            gave_up = NoOfferError(error.summary, error.hint or HINT) if _may_go_on(error, way) else None
-            return FailoverVerdict(error=gave_up) if gave_up else None
-        if way != group.way:
+            if isinstance(error, PermanentError) and may_go_on(error.kind, way):
+                return FailoverVerdict(error=NoOfferError(error.summary, error.hint or HINT))
+            return None
+        if way != group.moving.way:
             # It was started where its cluster was before: it is done again where that is now.
             if error is not None and not isinstance(error, PermanentError):
                 return self._stay(group, name, error)  # it may be there: the next look finds it
@@ -253,7 +227,7 @@ class Failover:
             return FailoverVerdict(redo=(action.id,))
         if error is None:
             return self._made(group, name)
-        if _may_go_on(error, group.way):
+        if isinstance(error, PermanentError) and may_go_on(error.kind, way):
             return self._refused(group, name, error)
         group.broken = True
         return None
@@ -268,17 +242,13 @@ class Failover:
         group.made.add(name)
         group.open.discard(name)
         note = None
-        if group.way:
+        if group.moving.way:
             were = "were" if len(dict(group.tried)) > 1 else "was"
-            offer_name = _offer_name(group.offer(name))
+            offer_name = _offer_name(group.moving.offer(name))
             note = f"uses {offer_name} because {group.named_tries()} {were} unavailable"
-        if group.open or not group.way or group.broken:
+        if group.open or not group.moving.way or group.broken:
             return FailoverVerdict(note=note)
-        follow: list[str] = []
-        for member in sorted(group.later):
-            node, offer = group.nodes[member], group.offer(member)
-            if (*offer_key(node), node.zone) != (*offer_key(offer), offer.zone):
-                follow.append(member)
+        follow = [member for member in sorted(group.later) if group.moving.has_to_follow(member)]
         group.later.clear()
         group.open.update(follow)
         return FailoverVerdict(note=note, more=tuple(group.planned[n] for n in follow))
@@ -287,43 +257,29 @@ class Failover:
         """The offer of a member cannot be had: the group goes where the next one is, if there is one. A
         cluster that is of no use without all its members is given up if there is none.
         """
-        refused = _offer_name(group.offer(name))
+        refused = _offer_name(group.moving.offer(name))
         group.tried.append((refused, error.summary[:ERROR_LENGTH]))
-        group.sold_out.add(group.offer(name), error.kind)
-        nodes = tuple(sorted(group.members)) if group.fallback.together else (name,)
+        group.moving.sold_out.add(group.moving.offer(name), error.kind)
+        nodes = tuple(sorted(group.moving.kinds)) if group.moving.fallback.together else (name,)
         move = Move(nodes=nodes, refused=refused, error=error.summary, taken=None)
-        way = None if group.broken else self._next_way(group)
+        way = None if group.broken else group.moving.next_way(self._keys)
         if way is not None:
             redo = tuple(f"create:node/{member}" for member in sorted({name, *group.made}))
             group.leaving |= {member: gone(group.create(member)) for member in group.made}
-            group.way = way
-            for member in group.members.keys() - group.later:
-                self._keys[member] = offer_key(group.offer(member))
+            group.moving.way = way
+            for member in group.moving.kinds.keys() - group.later:
+                self._keys[member] = offer_key(group.moving.offer(member))
             group.open |= group.made
             group.made = set()
-            return FailoverVerdict(redo=redo, move=replace(move, taken=_offer_name(group.offer(name))))
+            return FailoverVerdict(redo=redo, move=replace(move, taken=_offer_name(group.moving.offer(name))))
         final: BaseException = error
         if len(group.tried) > 1:
             summary = f"none of the plan's offers could be had: {group.named_tries()}"
             final = NoOfferError(summary, error.hint or HINT)
-        group.over = group.fallback.together and not group.fallback.wanted and not group.broken
+        group.over = group.moving.needs_all and not group.broken
         waiting = group.open - group.started_on.keys() - {name}
         undo = self._undo(group, group.made | waiting) if group.over else FailoverVerdict()
         return replace(undo, error=final, move=move)
-
-    def _next_way(self, group: _Group) -> int | None:
-        """The next way whose offers are not known to be refused, and whose limits have room for the group."""
-        others = Counter(key for name, key in self._keys.items() if name not in group.members)
-        for number in range(group.way + 1, len(group.fallback.ways) + 1):
-            way = group.fallback.ways[number - 1]
-            taken = others + Counter(offer_key(way[kind].offer) for kind in group.members.values())
-            if not any(
-                group.sold_out.has(spare.offer)
-                or (spare.limit is not None and taken[offer_key(spare.offer)] > spare.limit)
-                for spare in way
-            ):
-                return number
-        return None
 
     def _undo(self, group: _Group, names: set[str]) -> FailoverVerdict:
         """Give up a cluster that cannot be completed: its made nodes are deleted."""
@@ -363,5 +319,7 @@ def _is_node_create(action: Action) -> bool:
     return action.op is Op.CREATE and action.address.kind == "node"
 
 
-def _may_go_on(error: BaseException, way: int) -> TypeGuard[PermanentError]:
-    return isinstance(error, PermanentError) and (way > 0 or error.kind in REFUSED)
+def _move_of(name: str, node: NodeInputs) -> Action:
+    """The create of a node that exists, where its cluster goes."""
+    address = Address("node", name)
+    return Action(op=Op.CREATE, address=address, reason=Reason.CASCADE, after=node, backend=node.backend)

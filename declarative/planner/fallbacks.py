@@ -4,14 +4,14 @@ This is the one rule of fallbacks. The planner lists what serves, and each offer
 promise of the plan: the hardware and the price that were planned, as far as `FallbackTerms` says; the limits
 of the fleet and of its tasks, how the node is split, how many blocks each rank gets, the places of the
 volumes. A cluster moves as a whole. If it was in one zone, it goes to one zone again. Nodes that cannot move
-hold it where it is. The plan shows the list, people approve it, and `apply` launches nothing else. `SoldOut`
-is the part of the rule that only `apply` can know: what a refusal says about the other offers of the list.
+hold it where it is. The plan shows the list, people approve it, and `apply` launches nothing else. When a
+cloud refuses an offer, `MovingNodes` says which one of the list is next, and `apply` carries that out.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, cast
@@ -26,7 +26,7 @@ from declarative.model.state import State, natural
 from declarative.placement.filters import blocks_wanted, one_vendor, place_reason
 from declarative.placement.problem import Choice, Node, NodeType, Place, VolumeAt, by_name, of_offer
 from declarative.planner.plan import Fallback, Op, Plan, Spare
-from declarative.provider import PermanentKind
+from declarative.provider import QUOTAS, PermanentKind
 
 if TYPE_CHECKING:
     from declarative.planner.decisions import Decisions
@@ -373,12 +373,20 @@ def _place_key(place: Place) -> tuple[str, str, str]:
     return (place[0], place[1], place[2] or "")
 
 
-# ---------------------------------------------------------------------------------- what `apply` still tries
+# ------------------------------------------------------------------------------------- which offer is next
+
+REFUSED = (PermanentKind.NO_CAPACITY, *QUOTAS)
+"""Faults of a planned offer after which another one is taken."""
 
 
 def offer_key(offer: OfferInputs) -> tuple[str, str, str, bool]:
     """What limits and quotas count by: backend, region, instance type, spot. All zones share them."""
     return (offer.backend, offer.region, offer.instance_type, offer.spot)
+
+
+def may_go_on(kind: PermanentKind, way: int) -> bool:
+    """Whether the next offer is taken after this fault. Of a spare offer any lasting fault counts."""
+    return way > 0 or kind in REFUSED
 
 
 @struct(slots=True)
@@ -400,6 +408,70 @@ class SoldOut:
     def has(self, offer: OfferInputs) -> bool:
         """Whether an offer is known to be sold out."""
         return (offer.backend, offer.region, offer.spot) in self.regions or offer_key(offer) in self.kinds
+
+
+@struct(slots=True)
+class MovingNodes:
+    """Nodes that take the offers of one fallback in turn: a cluster together, or a single node."""
+
+    fallback: Fallback
+    kinds: Mapping[str, int]
+    """Name → the number of its kind."""
+    planned: Mapping[str, OfferInputs]
+    """Name → its planned offer, or the one that it has."""
+    followers: frozenset[str]
+    """Nodes that existed before. They move last, and only if the others could be had elsewhere."""
+    way: int = 0
+    """0 is the planned way; the fallback's ways count from 1."""
+    sold_out: SoldOut = field(default_factory=SoldOut)
+
+    def offer(self, name: str) -> OfferInputs:
+        """The offer that a node takes where they are now."""
+        return self.fallback.ways[self.way - 1][self.kinds[name]].offer if self.way else self.planned[name]
+
+    def next_way(self, keys: Mapping[str, tuple[str, str, str, bool]]) -> int | None:
+        """The next way whose offers are not known to be refused, and whose limits have room for all of them.
+        `keys` are those of all nodes, see `offer_key`.
+        """
+        others = Counter(key for name, key in keys.items() if name not in self.kinds)
+        for number in range(self.way + 1, len(self.fallback.ways) + 1):
+            way = self.fallback.ways[number - 1]
+            taken = others + Counter(offer_key(way[kind].offer) for kind in self.kinds.values())
+            if not any(
+                self.sold_out.has(spare.offer)
+                or (spare.limit is not None and taken[offer_key(spare.offer)] > spare.limit)
+                for spare in way
+            ):
+                return number
+        return None
+
+    def has_to_follow(self, name: str) -> bool:
+        """Whether a node that existed before is elsewhere than the others, or on another offer."""
+        planned, offer = self.planned[name], self.offer(name)
+        return (*offer_key(planned), planned.zone) != (*offer_key(offer), offer.zone)
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether they are given up if one of them cannot be had: a cluster that is launched for its task."""
+        return self.fallback.together and not self.fallback.wanted
+
+
+def moving_nodes(
+    plan: Plan, launched: Mapping[str, OfferInputs], existing: Mapping[str, OfferInputs]
+) -> Iterator[MovingNodes]:
+    """The nodes of a plan that may have to go elsewhere: each cluster together, all others one by one."""
+    planned = {**existing, **launched}
+    for fallback in plan.preview.fallbacks:
+        kinds = {name: i for i, names in enumerate(fallback.kinds) for name in names}
+        new = [name for name in kinds if name in launched]
+        if not fallback.ways or not new:
+            continue
+        followers = frozenset(
+            name for name in fallback.idle if fallback.together and name in existing and name not in launched
+        )
+        for names in [new] if fallback.together else [[name] for name in new]:
+            members = {name: kinds[name] for name in (*names, *sorted(followers))}
+            yield MovingNodes(fallback=fallback, kinds=members, planned=planned, followers=followers)
 
 
 # --------------------------------------------------------------------------------------- what a plan shows

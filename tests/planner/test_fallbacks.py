@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from declarative.model.blocks import Shape
+from declarative.model.inputs import OfferInputs
 from declarative.model.resource import Offer
 from declarative.model.spec.project import Limits
 from declarative.model.spec.values import FallbackPolicy
@@ -26,14 +27,18 @@ from declarative.planner.approval import (
 )
 from declarative.planner.fallbacks import (
     FallbackTerms,
+    MovingNodes,
     affordable,
     extra_cost,
     hourly_at_most,
+    may_go_on,
+    offer_key,
     same_hardware,
 )
 from declarative.planner.inventory import Inventory
 from declarative.planner.limits import with_limit_errors
 from declarative.planner.make import make_plan
+from declarative.planner.plan import Fallback, Spare
 from declarative.planner.saved_plan import Facts, SavedPlan, dump, load
 from declarative.provider import PermanentKind
 from declarative.render.html import plan_html
@@ -535,3 +540,68 @@ def test_the_rule_holds_for_every_plan(prices, gpus, spot, fleet, task):
                 on_demand = fleet.get("spot_policy") == "auto" and was.spot and not offer["spot"]
                 if not fleet.get("max_price") and not on_demand and was.price is not None:
                     assert offer["price"] <= was.price * 1.2 + 1e-9
+
+
+def offered(instance_type: str, zone: str = "za") -> OfferInputs:
+    return OfferInputs(
+        backend="cloud",
+        region="eu",
+        zone=zone,
+        instance_type=instance_type,
+        resources=Shape(cpu=1, memory_mib=1024),
+    )
+
+
+def moving(*spares: Spare, nodes: int = 2) -> MovingNodes:
+    names = tuple(f"gpu-{number}" for number in range(nodes))
+    return MovingNodes(
+        fallback=Fallback(kinds=(names,), ways=tuple((spare,) for spare in spares), together=True),
+        kinds=dict.fromkeys(names, 0),
+        planned=dict.fromkeys(names, offered("planned")),
+        followers=frozenset(),
+    )
+
+
+def test_the_next_offer_is_the_first_with_room_for_all_of_them():
+    """Other nodes count for the limit of an offer; where the nodes are now does not."""
+    few, more = Spare(offer=offered("few"), limit=2), Spare(offer=offered("more"), limit=3)
+    nodes, keys = moving(few, more), dict.fromkeys(("gpu-0", "gpu-1"), offer_key(offered("few")))
+    assert nodes.next_way(keys) == 1
+    assert nodes.next_way({**keys, "other-0": offer_key(few.offer)}) == 2
+    others = {
+        "other-0": offer_key(few.offer),
+        "other-1": offer_key(more.offer),
+        "other-2": offer_key(more.offer),
+    }
+    assert nodes.next_way(keys | others) is None
+
+
+def test_no_offer_is_taken_twice_and_none_over_a_quota_that_refused_another():
+    ways = [
+        Spare(offer=offered(of, zone), limit=None) for of, zone in (("a", "zb"), ("a", "zc"), ("b", "za"))
+    ]
+    nodes = moving(*ways)
+    assert nodes.next_way({}) == 1
+    nodes.way = 1
+    assert nodes.next_way({}) == 2
+    nodes.sold_out.add(nodes.offer("gpu-0"), PermanentKind.QUOTA)
+    assert nodes.next_way({}) == 3
+    nodes.sold_out.add(nodes.offer("gpu-0"), PermanentKind.INSTANCES)
+    assert nodes.next_way({}) is None
+
+
+@pytest.mark.parametrize("kind", PermanentKind)
+def test_of_the_planned_offer_only_want_of_capacity_counts(kind):
+    capacity = {PermanentKind.NO_CAPACITY, PermanentKind.QUOTA, PermanentKind.INSTANCES}
+    assert may_go_on(kind, 0) == (kind in capacity)
+    assert may_go_on(kind, 1)
+
+
+def test_a_node_that_is_where_the_others_go_does_not_move():
+    nodes = moving(
+        Spare(offer=offered("planned"), limit=None), Spare(offer=offered("planned", "zb"), limit=None)
+    )
+    nodes.way = 1
+    assert not nodes.has_to_follow("gpu-0")
+    nodes.way = 2
+    assert nodes.has_to_follow("gpu-0")
