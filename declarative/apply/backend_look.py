@@ -39,7 +39,7 @@ from declarative.apply.open_intents import (
 from declarative.apply.orphans import Orphan, each_once, orphan_drift
 from declarative.apply.outages import AT_LEAST, HOST, NODES
 from declarative.apply.parallel import PATIENT, ask_backends, prompt_answers, side_by_side
-from declarative.apply.polls import poll
+from declarative.apply.ranks import poll
 from declarative.apply.unreachable import blocks_of, hold_given_up, overdue_nodes
 from declarative.model.diagnostic import Diagnostic, Severity
 from declarative.model.record import struct

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from declarative.apply.backend_client import BackendClient
-from declarative.apply.bundles import Bundles
+from declarative.apply.launch import Bundles
 from declarative.apply.outages import Outages
 from declarative.model.inputs import AttachmentInputs, NodeInputs, ReservationInputs, VolumeInputs
 from declarative.model.resource import EXISTING, LOCAL, SSH, Host, Manifest
@@ -22,8 +22,7 @@ from declarative.model.spec.backend import Network
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Intent, Record, State, made_as
 from declarative.planner.hosts import reached_by
-from declarative.provider import Config, PermanentError, PermanentKind, Provider
-from declarative.provider.installed import UnknownProviderError, load
+from declarative.provider import Config, PermanentError, PermanentKind, Provider, UnknownProviderError, load
 from declarative.retry import PATIENCE, Policy, call
 
 if TYPE_CHECKING:

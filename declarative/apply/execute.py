@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 from declarative.apply.failover import ActionError
 from declarative.apply.gate import GATE_SECONDS, check_peers, is_gang, release
-from declarative.apply.graph_walk import InterruptedApplyError
+from declarative.apply.graph_walk import InterruptedApplyError, Tools
 from declarative.apply.launch import grace_of, launch_of, terms_of
-from declarative.apply.tools import Tools
 from declarative.apply.unreachable import end
 from declarative.language.template import MissingEnvError
 from declarative.model.inputs import RankInputs, ReservationInputs, data_of, knows_siblings

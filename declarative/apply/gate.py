@@ -20,9 +20,8 @@ from typing import TypeVar
 from declarative.apply.backend_client import BackendClient
 from declarative.apply.backends import Backends
 from declarative.apply.failover import ActionError
-from declarative.apply.graph_walk import InterruptedApplyError
+from declarative.apply.graph_walk import InterruptedApplyError, KnownPaths, Tools
 from declarative.apply.parallel import NODES_AT_ONCE, side_by_side
-from declarative.apply.tools import KnownPaths, Tools
 from declarative.model.inputs import RankInputs, knows_siblings
 from declarative.model.spec import StartupOrder
 from declarative.model.state import Address, Record, State, attempt_id, rank_name

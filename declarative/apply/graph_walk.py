@@ -1,4 +1,5 @@
-"""Walking the graph of actions: each starts as soon as what it needs is done.
+"""Walking the graph of actions: each starts as soon as what it needs is done. And the tools for carrying them
+out.
 
 A failure skips only what needs it, directly or not; everything else goes on.
 """
@@ -8,14 +9,16 @@ from __future__ import annotations
 import bisect
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from contextvars import copy_context
+from dataclasses import field
 from enum import StrEnum
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
+from declarative.apply.backends import Backends
 from declarative.apply.failover import Failover, FailoverVerdict, Move, is_scarce
 from declarative.model.inputs import ReservationInputs
 from declarative.model.outputs import TEXT_ONLY
@@ -23,7 +26,12 @@ from declarative.model.record import struct
 from declarative.model.state import Address
 from declarative.planner.plan import Action, Op
 from declarative.provider import QUOTAS, PermanentError, PermanentKind, TransientError
+from declarative.retry import Policy
 from declarative.store.commit_queue import PendingCommit
+from declarative.store.errors import StateError
+
+if TYPE_CHECKING:
+    from declarative.store import Writer
 
 INTERRUPTED = "interrupted"
 POINTLESS = "what needs it cannot be done"
@@ -404,3 +412,34 @@ class _Walk:
             if action.id not in self.results_by_id:
                 self._note(action, Outcome.SKIPPED, INTERRUPTED)
         return tuple(self.results_by_id[key] for key in self.actions)
+
+
+KnownPaths = MutableMapping[tuple[str, str], str | None]
+"""(node, address) → why the address cannot be reached from there; None if nothing is against it."""
+
+
+@struct(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """The tools for carrying out actions."""
+
+    writer: Writer
+    backends: Backends
+    environ: Mapping[str, str]
+    now: Callable[[], float]
+    stopping: threading.Event
+    listener: Listener
+    policy: Policy = Policy()
+    reached: KnownPaths = field(default_factory=dict)
+    """The paths between nodes that were tried."""
+    late: set[Address] = field(default_factory=set)
+    """Nodes that did not come up in time, or have failed: `run` deletes them."""
+    faults: list[StateError] = field(default_factory=list)
+    """What kept the command from ending its work after the plan's actions."""
+
+    @contextmanager
+    def noting_faults(self) -> Iterator[None]:
+        """Note that the state is lost, as with its lock, and go on without the rest."""
+        try:
+            yield
+        except StateError as error:
+            self.faults.append(error)

@@ -14,13 +14,12 @@ from declarative.apply.backend_client import record_token
 from declarative.apply.execute import begins_at_once, execute
 from declarative.apply.failover import Failover, gone
 from declarative.apply.gate import is_prepared
-from declarative.apply.graph_walk import UNDONE, ActionResult, Outcome, walk
+from declarative.apply.graph_walk import UNDONE, ActionResult, Outcome, Tools, walk
 from declarative.apply.open_intents import clear, makes_node
 from declarative.apply.parallel import NODES_AT_ONCE, side_by_side
+from declarative.apply.ranks import Note, gang_stops, stop_ranks, watched
 from declarative.apply.retry_schedule import Lack, lacking, resized, starts_of
 from declarative.apply.settle import free, release_ended
-from declarative.apply.stops import Note, gang_stops, stop_ranks, watched
-from declarative.apply.tools import Tools
 from declarative.model.inputs import AttachmentInputs, NodeInputs, zone_asked
 from declarative.model.spec.values import Placement
 from declarative.model.state import Address, Record, State, made_as

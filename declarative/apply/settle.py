@@ -15,7 +15,7 @@ from declarative.apply.backend_look import Observation, look
 from declarative.apply.backends import Backends
 from declarative.apply.open_intents import Resolution, clear, makes_node
 from declarative.apply.parallel import side_by_side
-from declarative.apply.stops import Note, stop_rank, stop_ranks, stops
+from declarative.apply.ranks import Note, stop_rank, stop_ranks, stops
 from declarative.apply.unreachable import (
     GIVEN_UP_HOLDER,
     end_given_up,

@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from declarative.apply.backends import Backends
-from declarative.apply.polls import PollRounds
+from declarative.apply.ranks import BY_USER, Note, PollRounds, gang_stops, half_started, stop_ranks
 from declarative.apply.retry_schedule import Retries
 from declarative.apply.settle import release_ended
-from declarative.apply.stops import BY_USER, Note, gang_stops, half_started, stop_ranks
 from declarative.model.inputs import data_of
 from declarative.model.resource import TaskWant
 from declarative.model.spec import Fleet

@@ -228,7 +228,7 @@ def _apply_declared(session: ProjectSession, options: Mapping[str, Any], output:
 def _apply_saved(session: ProjectSession, file: str, options: Mapping[str, Any], output: RunOutput) -> int:
     """An apply of a saved plan; `InvalidError` for options that have no effect on one."""
     from declarative.cli.plan_files import read
-    from declarative.converge import saved_plan
+    from declarative.converge.run import checked_plan, run_of
 
     ctx = click.get_current_context()
     ineffective = [
@@ -243,9 +243,9 @@ def _apply_saved(session: ProjectSession, file: str, options: Mapping[str, Any],
         raise failed("usage", f"{', '.join(ineffective)} has no effect on a saved plan", hint)
     saved = read(file, signers(session, options["signed_by"]))
     options_of_run = _run_options(options)
-    run = saved_plan.run_of(session, saved, options_of_run, output, stopping=lambda: stopping(STOPPING))
+    run = run_of(session, saved, options_of_run, output, stopping=lambda: stopping(STOPPING))
     with session.state.lock(run.store, run.doing, options["lock_timeout"]) as writer:
-        outcome = _converge(run, saved_plan.checked_plan(run, saved, writer), writer, output)
+        outcome = _converge(run, checked_plan(run, saved, writer), writer, output)
     return _end(run, outcome, output)
 
 

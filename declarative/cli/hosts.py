@@ -184,7 +184,7 @@ def _write(
     session: ProjectSession, desired: Desired, taken: Mapping[Place, HostRefusal], before: Mapping[str, bytes]
 ) -> None:
     """Put the keys into the files; `InvalidError`, with the lines to paste, where that cannot be done."""
-    from declarative.language.formatter.host_keys import with_host_keys
+    from declarative.language.formatter import with_host_keys
     from declarative.planner.hosts import in_flow
 
     files = dict(before)

@@ -17,7 +17,7 @@ import click
 from declarative.cli.options import examples, json_option, project_command, work_option
 from declarative.cli.output import emit, emit_text, say, write_whole
 from declarative.converge.project import ProjectSession
-from declarative.language.loader.findings import Findings
+from declarative.language.loader.documents import Findings
 from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Span, failed, in_order
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from declarative.converge.project import ProjectSession
 from declarative.model.diagnostic import InvalidError, failed
 
 if TYPE_CHECKING:
-    from declarative.reconcile.checkout import Checkout
+    from declarative.reconcile.watched_files import Checkout
 
 
 @click.command(
@@ -103,7 +103,7 @@ def _follow(session: ProjectSession, url: str | None, branch: str, within: str) 
         if within or branch != "main":
             raise failed("usage", "`--branch` and `--path` are about `--git`", "add `--git URL`")
         return None
-    from declarative.reconcile.checkout import Checkout, GitError, folder_of
+    from declarative.reconcile.watched_files import Checkout, GitError, folder_of
 
     here = session.directory.absolute()
     if ":" not in url.partition("/")[0]:  # a folder

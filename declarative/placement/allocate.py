@@ -14,8 +14,7 @@ from typing import Any
 
 from declarative.model.record import struct
 from declarative.placement.assignment import UNLIMITED, Assignment, LaunchNodes, UseNodes
-from declarative.placement.catalog import Catalog, Home, LaunchOption
-from declarative.placement.demand import ANYWHERE, Domain, Request, Traits
+from declarative.placement.catalog import ANYWHERE, Catalog, Domain, Home, LaunchOption, Request, Traits
 from declarative.placement.problem import Place, Quota
 
 DEAR = 1e9

@@ -13,8 +13,7 @@ from dataclasses import field
 from typing import NamedTuple
 
 from declarative.model.record import struct
-from declarative.placement.catalog import Catalog, Home, LaunchOption
-from declarative.placement.demand import Job
+from declarative.placement.catalog import Catalog, Home, Job, LaunchOption
 from declarative.placement.problem import FleetRule, Quota, quota_of
 
 UNLIMITED = 1_000_000_000

@@ -11,8 +11,7 @@ from declarative.model.record import struct
 from declarative.model.state import natural, rank_name
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.assignment import Assignment, NewNode
-from declarative.placement.catalog import Catalog
-from declarative.placement.demand import Job
+from declarative.placement.catalog import Catalog, Job
 from declarative.placement.problem import Choice, Node
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from declarative.placement.allocate import Allocation, SearchArea, Try, allocate, commit
 from declarative.placement.assignment import Assignment
-from declarative.placement.demand import Domain, Job, is_spread
+from declarative.placement.catalog import Domain, Job, is_spread
 from declarative.placement.problem import Place
 from declarative.placement.volumes import Binding, Matching, bindings, near, serves
 

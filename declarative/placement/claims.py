@@ -19,9 +19,8 @@ from dataclasses import replace
 from declarative.model.record import struct
 from declarative.model.spec.values import Backfill
 from declarative.placement.assignment import Assignment
-from declarative.placement.catalog import Catalog, LaunchOption
+from declarative.placement.catalog import Catalog, Job, LaunchOption
 from declarative.placement.consolidation import keep_baselines
-from declarative.placement.demand import Job
 from declarative.placement.greedy import Seating, base_for, seat
 from declarative.placement.problem import GONE, Quota
 

@@ -15,8 +15,7 @@ from typing import NamedTuple
 from declarative.model.resource import size_order
 from declarative.placement.allocate import DEAR
 from declarative.placement.assignment import UNLIMITED, Assignment
-from declarative.placement.catalog import Home, LaunchOption
-from declarative.placement.demand import Fit, Job, Request
+from declarative.placement.catalog import Fit, Home, Job, LaunchOption, Request
 from declarative.placement.problem import Place, Quota
 
 Bid = tuple[tuple[int, float], list[tuple[LaunchOption, int]]]

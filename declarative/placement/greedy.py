@@ -11,8 +11,7 @@ from declarative.model.state import rank_name
 from declarative.placement.allocate import DEAR, SearchArea, Try, allocate, commit
 from declarative.placement.assignment import UNLIMITED, Assignment
 from declarative.placement.bound_task import BoundTask
-from declarative.placement.catalog import Home
-from declarative.placement.demand import ANYWHERE, Candidate, Domain, Job, Request
+from declarative.placement.catalog import ANYWHERE, Candidate, Domain, Home, Job, Request
 from declarative.placement.volumes import hold
 
 CENT = 1e-6

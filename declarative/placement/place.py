@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from declarative.model.state import natural
 from declarative.placement.block_numbers import finish
-from declarative.placement.catalog import Catalog
+from declarative.placement.catalog import Catalog, Job
 from declarative.placement.claims import Claim, find_claims, idle_part, keep, release, start_beside
-from declarative.placement.demand import Job
 from declarative.placement.explain.changes import ConfirmedChanges
 from declarative.placement.explain.never import EmptyWorld
 from declarative.placement.explain.refusal import FinishedPlan, RefusalReports

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from declarative.placement.assignment import SEAT_WORK, Assignment
 from declarative.placement.bound_task import BoundTask
-from declarative.placement.catalog import Catalog, LaunchOption
+from declarative.placement.catalog import Catalog, Job, LaunchOption
 from declarative.placement.consolidation import Consolidation, keep_baselines, launch_baselines
-from declarative.placement.demand import Job
 from declarative.placement.greedy import CENT, Seating, base_for, keep_places, seat_all
 from declarative.placement.program.decode import Decoded
 from declarative.placement.program.model import SKEW, PlacementModel

@@ -21,7 +21,7 @@ from declarative.placement.problem import GONE, Place, VolumeAt
 
 if TYPE_CHECKING:
     from declarative.placement.assignment import Assignment
-    from declarative.placement.demand import Job
+    from declarative.placement.catalog import Job
 
 MOST_OPTIONS, MOST_TRIED = 64, 1_000
 """Combinations of alternatives that are looked at for one rank in one place, and tried to find these."""

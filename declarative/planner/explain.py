@@ -17,7 +17,7 @@ from declarative.model.resource import LOCAL, TaskWant, shaped
 from declarative.model.state import rank_name
 from declarative.model.status import NodeState, RankState, Readiness
 from declarative.model.text import and_more
-from declarative.placement.demand import ANYWHERE, Area, Domain
+from declarative.placement.catalog import ANYWHERE, Area, Domain
 from declarative.placement.explain.alternatives import (
     NAMED,
     Elsewhere,

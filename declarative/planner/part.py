@@ -34,11 +34,12 @@ from declarative.planner.plan import (
     Reason,
     Reservation,
     ReservationStatus,
+    block_holders,
     group_of,
+    held_by,
     names_of,
     total_price,
 )
-from declarative.planner.preview import block_holders, held_by
 from declarative.planner.probable_renames import MOST_NAMED, owner_of, renaming, successors
 from declarative.planner.tasks import UNFIT
 

@@ -14,9 +14,9 @@ from declarative.model.outputs import TEXT_ONLY, As, Key, Moment, Of, Usd, addre
 from declarative.model.record import struct
 from declarative.model.resource import Desired
 from declarative.model.schema import Doc, Is
-from declarative.model.state import KINDS, ORPHAN, Address, Record, Renamed, Spent
+from declarative.model.state import KINDS, ORPHAN, Address, Record, Renamed, Spent, State, rank_name
 from declarative.model.text import and_more
-from declarative.placement.problem import Refusal, Remedy, Suggestion
+from declarative.placement.problem import Node, Refusal, Remedy, Suggestion
 from declarative.planner.inventory import LEFT_OUT, UNREADABLE, Drift, Health, warning_health
 
 FORMAT_VERSION = 1
@@ -213,6 +213,38 @@ class Reservation:
     restart: Annotated[bool, Doc("Whether the rank runs, and is stopped and started again by this plan.")] = (
         False
     )
+
+
+def held_by(node: Node, task: str, rank: int, blocks: tuple[int, ...], **more: Any) -> Reservation:
+    """The reservation of blocks of a node by a rank."""
+    return Reservation(
+        task=task,
+        rank=rank,
+        node=node.name,
+        fleet=node.fleet,
+        new_node=node.new,
+        blocks=blocks,
+        total_blocks=node.total,
+        backend=node.backend,
+        region=node.region,
+        zone=node.zone,
+        instance_type=node.instance_type,
+        price=None if node.price is None else round(node.price * len(blocks) / node.total, 6),
+        **more,
+    )
+
+
+def block_holders(state: State, held: Iterable[Reservation]) -> dict[str, dict[int, str]]:
+    """Who will hold which block: the ranks with these reservations, and what is there and not recorded."""
+    holders: dict[str, dict[int, str]] = {}
+    for item in held:
+        if item.status is not ReservationStatus.RELEASED:
+            name = f"rank/{rank_name(item.task, item.rank)}"
+            holders.setdefault(item.node, {}).update(dict.fromkeys(item.blocks, name))
+    for node, strays in state.strays.items():
+        # A queued rank is shown, and not the jobs that it waits for.
+        holders[node] = {**strays, **holders.get(node, {})}
+    return holders
 
 
 @struct(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from declarative.apply.polls import poll, running
-from declarative.apply.stops import stops
+from declarative.apply.ranks import poll, running, stops
 from declarative.model.record import struct
 from declarative.model.status import NodeState, RankState
 from declarative.provider import ProviderError

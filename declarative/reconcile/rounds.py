@@ -13,7 +13,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.graph_walk import ActionResult
 from declarative.apply.launch import missing_env
 from declarative.apply.outages import PATIENT, Outages
-from declarative.apply.polls import PollRounds
+from declarative.apply.ranks import PollRounds
 from declarative.converge.planning import RunOptions
 from declarative.converge.project import ProjectSession
 from declarative.converge.run import Run
@@ -24,11 +24,10 @@ from declarative.model.state import State
 from declarative.model.status import Outage
 from declarative.planner.hosts import hosts_of
 from declarative.planner.plan import Plan
-from declarative.reconcile.checkout import Checkout
 from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest, refused
 from declarative.reconcile.repeatable import Marks, Moment, RepeatableRound, lasts, marks_of, settled
 from declarative.reconcile.round import LoopObserver, Round, RunObserver, Stop, Wait, left_alone
-from declarative.reconcile.watched_files import WatchedFiles
+from declarative.reconcile.watched_files import Checkout, WatchedFiles
 from declarative.render.status_view import status_view
 from declarative.spans import span
 from declarative.store import StateError, Store, Writer

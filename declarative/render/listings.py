@@ -16,10 +16,10 @@ from declarative.model.text import clean, show_mib
 from declarative.planner.approval import plain
 from declarative.planner.offers import OfferListing, grouped_by_zone, priced_on
 from declarative.planner.plan import FORMAT_VERSION
+from declarative.render.actions import one_line, written
 from declarative.render.output_json import diagnostics_json, iso, iso_ms, output
 from declarative.render.plan import prices_line
 from declarative.render.text import Cell, Paint, columns, money, seal, sentence
-from declarative.render.values import one_line, written
 from declarative.store.events import Event
 from declarative.store.journal import Operation
 from declarative.store.loop_state import ENDS, Approval

@@ -35,6 +35,7 @@ from declarative.render.actions import (
     difference_lines,
     differing_count,
     differing_text,
+    fields,
     unplaced_count,
     unstarted_lines,
 )
@@ -55,7 +56,6 @@ from declarative.render.text import (
     titled,
     wrapped,
 )
-from declarative.render.values import fields
 
 COMMIT_DIGITS = 12
 """Of a commit that people read."""

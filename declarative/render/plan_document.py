@@ -23,9 +23,9 @@ from declarative.planner.plan import (
     Reservation,
     fleet_shares,
 )
+from declarative.render.actions import loss_text
 from declarative.render.output_json import DiagnosticOutput, diagnostics_json, output
 from declarative.render.status_view import HealthOutput
-from declarative.render.values import loss_text
 
 RESULTS = ("none", "unhealthy", "changes", "waiting", "unplaced", "error")
 REFUSALS = ("never-fits", "no-capacity", "runs-already")

@@ -12,8 +12,8 @@ from dataclasses import field, replace
 from declarative.model.record import struct
 from declarative.model.spec import Fleet
 from declarative.reconcile.round import Round
+from declarative.render.html import Page
 from declarative.render.output_json import iso
-from declarative.render.page import Page
 from declarative.render.status_view import StatusView
 from declarative.store.events import Event
 

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from declarative.model.record import struct
-from declarative.render.html import hash_of
-from declarative.render.page import SCRIPT, SECONDS, page_html
+from declarative.render.html import PAGE_SCRIPT, SECONDS, hash_of, page_html
 from declarative.serve.latest_state import LatestState
 from declarative.serve.metrics import CONTENT_TYPE, Metrics
 
@@ -43,7 +42,7 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'unsafe-inline'; connect-src 'self'; form-action 'self'; "
-        f"base-uri 'none'; frame-ancestors 'none'; script-src '{hash_of(SCRIPT)}'"
+        f"base-uri 'none'; frame-ancestors 'none'; script-src '{hash_of(PAGE_SCRIPT)}'"
     ),
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",

@@ -15,7 +15,7 @@ from declarative.model.spec import StopCriteria
 from declarative.model.state import Address, Intent, rank_name, task_state
 from declarative.model.status import RankState, RankStatus, Readiness
 from declarative.store import records
-from declarative.store.access import Access
+from declarative.store.lock import Access
 from declarative.store.schema import dumps, value_of
 from declarative.store.sql import ADD_EVENT, Connection
 

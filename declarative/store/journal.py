@@ -17,9 +17,9 @@ from declarative.model.outputs import Key, Moment
 from declarative.model.record import struct
 from declarative.model.state import ATTEMPT, ENDED_ATTEMPT, MADE_AS, Address, Intent, Record, token
 from declarative.store import events, records
-from declarative.store.access import Access
 from declarative.store.errors import StateError
 from declarative.store.lease import Actor, boottime, place
+from declarative.store.lock import Access
 from declarative.store.schema import value_of
 from declarative.store.sql import Connection, Row
 

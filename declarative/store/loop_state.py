@@ -21,10 +21,9 @@ from typing import Any
 from declarative.model.record import struct
 from declarative.model.status import Outage
 from declarative.store import events, lock
-from declarative.store.access import Access
 from declarative.store.errors import StateError
 from declarative.store.lease import LockInfo
-from declarative.store.lock import LEADER
+from declarative.store.lock import LEADER, Access
 from declarative.store.schema import value_of
 from declarative.store.sql import Connection, Database, number
 

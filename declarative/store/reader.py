@@ -15,13 +15,12 @@ from urllib.parse import urlsplit
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Spent, State
 from declarative.store import events, journal, records, seal, snapshot, spending
-from declarative.store.access import Access
 from declarative.store.consistency import HeldBlocks, contradictions
 from declarative.store.errors import RetryWhileAway, StateError, once
 from declarative.store.events import EventLog
 from declarative.store.journal import Journal
 from declarative.store.lease import Actor, LockInfo
-from declarative.store.lock import LEASE_SECONDS, Renewal, acquire, asked, current, release, unlock
+from declarative.store.lock import LEASE_SECONDS, Access, Renewal, acquire, asked, current, release, unlock
 from declarative.store.loop_state import Hooks, LoopRecords
 from declarative.store.sql import Connection, Database, OpenOptions
 from declarative.store.writer import Writer

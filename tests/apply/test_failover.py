@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from declarative.apply import execute
-from declarative.apply.graph_walk import ActionResult, Outcome
+from declarative.apply.graph_walk import ActionResult, Outcome, Tools
 from declarative.apply.retry_schedule import Retries, broken_starts, lacking
 from declarative.apply.run import give_back
 from declarative.apply.settle import refresh
-from declarative.apply.tools import Tools
 from declarative.apply.watch import follow
 from declarative.model.diagnostic import InvalidError
 from declarative.model.inputs import inputs_of

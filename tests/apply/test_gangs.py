@@ -15,7 +15,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.failover import ActionError
 from declarative.apply.gate import check_peers
 from declarative.apply.launch import launch_of
-from declarative.apply.stops import START_LIMIT, half_started
+from declarative.apply.ranks import START_LIMIT, half_started
 from declarative.model.state import STARTED, Address, Record, State
 from declarative.planner.hosts import no_meeting
 from declarative.provider import TransientError, TransientKind

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from declarative.apply import run
-from declarative.apply.tools import Tools
+from declarative.apply.graph_walk import Tools
 from declarative.cli import apply, cli
 from declarative.converge import run as converge_run
 from declarative.store import StateError, open_store

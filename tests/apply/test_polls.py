@@ -10,7 +10,7 @@ import pytest
 
 from declarative.apply.backends import Backends
 from declarative.apply.parallel import prompt_answers
-from declarative.apply.polls import OFTEN, SELDOM, PollRounds
+from declarative.apply.ranks import OFTEN, SELDOM, PollRounds
 from declarative.model.state import Address, Record, State
 from declarative.model.status import RankState, RankStatus
 from declarative.provider import TransientError, TransientKind
@@ -147,7 +147,7 @@ def test_a_slow_node_is_waited_for_alone():
 
 
 def test_ranks_of_a_node_that_cannot_be_asked_are_left_out(monkeypatch):
-    monkeypatch.setattr("declarative.apply.polls.call", lambda ask, **_: ask())
+    monkeypatch.setattr("declarative.apply.ranks.call", lambda ask, **_: ask())
     hosts = Hosts()
     hosts.away.add("n0")
     assert hosts.rounds.poll(hosts.state) == {hosts.ranks[1]: RUNNING}

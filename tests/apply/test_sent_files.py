@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from declarative.apply.bundles import Bundles, Packed, changed_files
+from declarative.apply.launch import Bundles, Packed, changed_files
 from declarative.language.loader import load, sent_files
 from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.inputs import RecordedFiles

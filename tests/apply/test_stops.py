@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from declarative.apply.stops import START_LIMIT, gang_stops, half_started, stop_rank, user_stops
+from declarative.apply.ranks import START_LIMIT, gang_stops, half_started, stop_rank, user_stops
 from declarative.apply.watch import stop_task
 from declarative.cli import cli
 from declarative.cli.nodes import _report_stop

@@ -102,7 +102,7 @@ def test_a_file_is_written_once_and_only_if_it_changes(trust: Trust):
 def test_what_cannot_be_edited_is_printed_to_be_pasted(
     trust: Trust, monkeypatch: pytest.MonkeyPatch, jump: str
 ):
-    monkeypatch.setattr("declarative.language.formatter.host_keys.with_host_keys", lambda *_: None)
+    monkeypatch.setattr("declarative.language.formatter.with_host_keys", lambda *_: None)
     config = "  proxy_jump: {hostname: gate, user: root}\n" if jump else ""
     answer = new("gate", on_the_way=True) if jump else new("h0")
     code, output, text = trust({"h0": answer}, config)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from declarative.language.formatter import host_keys
-from declarative.language.formatter.host_keys import with_host_keys
+from declarative.language import formatter
+from declarative.language.formatter import with_host_keys
 from declarative.language.source import parse
 from declarative.model.spec.fleet import HostKey, fingerprint
 from declarative.planner.hosts import in_flow
@@ -163,7 +163,7 @@ def test_a_file_is_read_twice_however_many_keys_are_written(monkeypatch):
         readings.append(text)
         return parse(text, file)
 
-    monkeypatch.setattr(host_keys, "parse", counted)
+    monkeypatch.setattr(formatter, "parse", counted)
     before = text_of(*(f"    - h{i}" for i in range(40)))
     after = with_host_keys(before, "x.yaml", 3, {("ssh_config", "hosts", i): KEY for i in range(40)})
     assert readings == [before, after]

@@ -21,7 +21,7 @@ from declarative.model.inputs import data_of
 from declarative.model.resource import RankMount
 from declarative.model.schema import Problem, _validator, fields_of, validate
 from declarative.model.spec import DOCUMENTS, Fleet, Resources
-from declarative.provider.installed import installed
+from declarative.provider import installed
 from tests.support.cli import clean_env, fleet
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from declarative.model.spec.values import NodeName
 from declarative.model.state import rank_name
-from declarative.placement.demand import ANYWHERE
+from declarative.placement.catalog import ANYWHERE
 from declarative.placement.explain.alternatives import Scene, instead, places
 from declarative.placement.place import place
 from declarative.placement.problem import Ask, FleetRule, Node, NodeType, PlacementOutcome, of_node, of_offer

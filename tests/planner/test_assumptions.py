@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from declarative.converge import saved_plan
+from declarative.converge import run
 from declarative.converge.state_access import DEFAULT_STATE, StateAccess
 from declarative.model.diagnostic import InvalidError
 from declarative.model.resource import Entry, Manifest
@@ -204,16 +204,16 @@ def refusal(check: Any, *args: Any) -> Any:
 def test_a_plan_for_a_new_state_is_applied_where_it_was_made(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
-    assert saved_plan._check_place(session_in(here), saved_in(here), project()) is None
-    found = refusal(saved_plan._check_place, session_in(here), saved_in(there), project())
+    assert run._check_place(session_in(here), saved_in(here), project()) is None
+    found = refusal(run._check_place, session_in(here), saved_in(there), project())
     assert found.code == "plan-other-state"
     assert found.summary == f"the plan makes a new state in {there}, and this is {here}"
     one = f"sqlite:///{tmp_path}/one.db"
     plan, desired = saved_in(there), project(state=one)
     plan.state = one
-    assert saved_plan._check_place(session_in(here), plan, desired) is None
+    assert run._check_place(session_in(here), plan, desired) is None
     plan.state = "sqlite:///another.db"
-    assert saved_plan._check_place(session_in(here), plan, project()) is None
+    assert run._check_place(session_in(here), plan, project()) is None
     assert list(here.iterdir()) == []
 
 
@@ -224,22 +224,22 @@ def test_a_plan_of_a_state_is_applied_to_it_wherever_it_is(tmp_path):
             writer.ensure_lineage()
         state = store.read()
         known: dict[str, Any] = {"lineage": state.lineage, "serial": state.serial}
-        assert saved_plan._check_place(session, saved_in(tmp_path / "x", **known), project()) is None
+        assert run._check_place(session, saved_in(tmp_path / "x", **known), project()) is None
         with store.lock("apply") as writer:
             writer.claim("shop")
         state = store.read()
     known = {"lineage": state.lineage, "serial": state.serial}
-    assert saved_plan._check_place(session, saved_in(tmp_path / "x", **known), project(name="shop")) == "shop"
+    assert run._check_place(session, saved_in(tmp_path / "x", **known), project(name="shop")) == "shop"
     other = {**known, "lineage": "other"}
     elsewhere = f"run it there: `fleetform -C {tmp_path}/x apply FILE`, or say where: `--state URL`"
     for directory, hint in (
         (tmp_path / "x", elsewhere),
         (tmp_path, "run it where its state is: `fleetform -C DIR apply FILE`, or `--state URL`"),
     ):
-        found = refusal(saved_plan._check_record, session, saved_in(directory, **other), state)
+        found = refusal(run._check_record, session, saved_in(directory, **other), state)
         assert (found.code, found.hint) == ("plan-other-state", hint)
     later = {**known, "serial": state.serial + 1}
-    found = refusal(saved_plan._check_record, session, saved_in(tmp_path / "x", **later), state)
+    found = refusal(run._check_record, session, saved_in(tmp_path / "x", **later), state)
     assert (found.code, found.hint) == ("plan-outdated", "plan again: `fleetform plan --out FILE`")
 
 
@@ -248,7 +248,7 @@ def test_files_of_ranks_have_to_be_as_they_were(tmp_path):
     plan = saved_in(tmp_path)
     entry = Entry(path="a", source="a", size=1, sha256=hashlib.sha256(b"x").hexdigest())
     plan.files = {"d": Manifest((entry,))}
-    saved_plan._check_files(session_in(tmp_path), plan)
+    run._check_files(session_in(tmp_path), plan)
     (tmp_path / "a").write_text("y")
-    found = refusal(saved_plan._check_files, session_in(tmp_path), plan)
+    found = refusal(run._check_files, session_in(tmp_path), plan)
     assert (found.code, "`a`" in found.summary) == ("plan-files-changed", True)

@@ -23,9 +23,8 @@ from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, Readiness
 from declarative.planner.hosts import declared_hosts, hosts_of, offer_of_host, shaping
 from declarative.planner.inventory import PartitionNode
-from declarative.planner.make import make_plan, make_refresh_plan
+from declarative.planner.make import OF_NO_NODE, make_plan, make_refresh_plan
 from declarative.planner.plan import Difference, Plan
-from declarative.planner.preview import OF_NO_NODE
 from declarative.render.html import plan_html
 from declarative.render.markdown import plan_markdown
 from declarative.render.plan import plan_text

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from declarative.apply.launch import launch_of
+from declarative.apply.ranks import stops
 from declarative.apply.retry_schedule import lacking
-from declarative.apply.stops import stops
 from declarative.converge.planning import RunOptions
 from declarative.converge.run import Run
 from declarative.model.state import Address

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative.reconcile.checkout import Checkout, GitError, folder_of
+from declarative.reconcile.watched_files import Checkout, GitError, folder_of
 from tests.reconcile.test_reconcile import Log, project_document
 from tests.support.cli import Project, fleet, kill_ranks, until, volume
 

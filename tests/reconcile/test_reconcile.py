@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from declarative.apply import execute, stops
+from declarative.apply import execute, ranks
 from declarative.model.status import NodeState, RankState, Readiness
 from declarative.store import open_store
 from tests.support.cli import (
@@ -80,7 +80,7 @@ def test_a_round_does_what_apply_does(project: Project):
 
 def test_a_gang_that_fails_while_a_node_starts_is_stopped_at_once(project: Project, monkeypatch):
     """The round waits for the node. What fails elsewhere meanwhile does not."""
-    monkeypatch.setattr(stops, "FIRST_LOOK", 0.05)
+    monkeypatch.setattr(ranks, "FIRST_LOOK", 0.05)
     fails, up = project.path / "fails", threading.Event()
     wait = (
         f"[ $FLEETFORM_NODE_RANK = 1 ] || exec sleep 1000; until [ -e {fails} ]; do sleep 0.05; done; exit 3"

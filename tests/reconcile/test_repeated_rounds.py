@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from declarative.apply import backend_look
-from declarative.apply.polls import poll
+from declarative.apply.ranks import poll
 from declarative.converge import run as converge_run
 from declarative.model.resource import Desired
 from declarative.model.state import State

@@ -20,10 +20,9 @@ from declarative.apply.backend_client import BackendClient
 from declarative.apply.backend_look import look
 from declarative.apply.backends import Backends
 from declarative.apply.failover import Move
-from declarative.apply.graph_walk import ActionResult
+from declarative.apply.graph_walk import ActionResult, Tools
 from declarative.apply.run import apply
 from declarative.apply.settle import settle
-from declarative.apply.tools import Tools
 from declarative.model.resource import Desired
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness

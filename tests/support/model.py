@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from declarative.apply.stops import gang_stops
+from declarative.apply.ranks import gang_stops
 from declarative.model.blocks import Shape
 from declarative.model.inputs import COUNTED, data_of
 from declarative.model.resource import (

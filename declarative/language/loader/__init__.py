@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
-from declarative.language.loader.documents import classify, decode_all, skipped
+from declarative.language.loader.documents import Findings, classify, decode_all, skipped
 from declarative.language.loader.files import ProjectFiles
-from declarative.language.loader.findings import Findings
 from declarative.language.loader.project import (
     begin,
     check_moved,

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeAlias
 
-from declarative.language.loader.findings import Findings
+from declarative.language.loader.documents import Findings
 from declarative.language.source import MAX_BYTES, Document, Reading, parse
 from declarative.model.diagnostic import Severity, Span
 from declarative.model.record import struct

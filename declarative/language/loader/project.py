@@ -14,6 +14,7 @@ from typing import Any
 
 from declarative.language.loader.documents import (
     Faults,
+    Findings,
     classify,
     decoded,
     evaluated,
@@ -23,7 +24,6 @@ from declarative.language.loader.documents import (
     shown_span,
 )
 from declarative.language.loader.files import ProjectFiles, read_variables
-from declarative.language.loader.findings import Findings
 from declarative.language.source import Document
 from declarative.language.template import MAX_VALUE, UNUSABLE, TemplateScope
 from declarative.model.diagnostic import Severity, Span

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from declarative.language.loader.documents import Declaration, Places, shown_place, shown_span
-from declarative.language.loader.findings import Findings
+from declarative.language.loader.documents import Declaration, Findings, Places, shown_place, shown_span
 from declarative.language.loader.project import ProjectFile
 from declarative.language.source import Path
 from declarative.language.source.places import Spot
@@ -130,7 +129,7 @@ class Assembly:
             if declared > MAX_OFFERS or self.findings.full:
                 break  # looking for similar names takes a while
             if entry.spec.provider not in BUILT_IN:
-                from declarative.provider.installed import unknown  # reads all installed packages
+                from declarative.provider import unknown  # reads all installed packages
 
                 if hint := unknown(entry.spec.provider):
                     path = ("driver",) if entry.spec.driver else ("name",)

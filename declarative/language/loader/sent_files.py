@@ -23,8 +23,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from declarative.language.loader.documents import shown_span
-from declarative.language.loader.findings import Findings
+from declarative.language.loader.documents import Findings, shown_span
 from declarative.language.source import Document
 from declarative.model.codec import PLAN_KIND
 from declarative.model.diagnostic import Severity

@@ -17,8 +17,7 @@ from declarative.model.state import natural, rank_name
 from declarative.placement.assignment import Assignment
 from declarative.placement.block_numbers import finish
 from declarative.placement.bound_task import BoundTask
-from declarative.placement.catalog import Catalog, LaunchOption
-from declarative.placement.demand import ANYWHERE, Domain, Job
+from declarative.placement.catalog import ANYWHERE, Catalog, Domain, Job, LaunchOption
 from declarative.placement.explain.refusal import FinishedPlan, RejectionReport, fitting_ranks
 from declarative.placement.filters import Mismatch, fleet_reason
 from declarative.placement.greedy import best_try

@@ -17,8 +17,7 @@ from declarative.model.resource import Offer, RankMount
 from declarative.model.spec import CreationPolicy, SpotPolicy, Task
 from declarative.model.spec.values import MAX_COUNT, Count, Gpu, Level, Placement, Resources
 from declarative.placement.assignment import SEAT_WORK, Assignment
-from declarative.placement.catalog import Catalog
-from declarative.placement.demand import ANYWHERE, Domain, Job, is_spread
+from declarative.placement.catalog import ANYWHERE, Catalog, Domain, Job, is_spread
 from declarative.placement.greedy import Seating, best_try
 from declarative.placement.problem import Ask, FleetRule, Quota, Remedy, quota_of
 from declarative.placement.program.solver import SolverCache

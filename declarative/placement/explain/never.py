@@ -18,9 +18,8 @@ from declarative.model.spec import CreationPolicy
 from declarative.model.state import rank_name
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.assignment import Assignment
-from declarative.placement.catalog import Catalog
+from declarative.placement.catalog import Catalog, Job
 from declarative.placement.consolidation import keep_baselines
-from declarative.placement.demand import Job
 from declarative.placement.filters import LASTING, blocks_wanted, unseen_reason
 from declarative.placement.greedy import best_try
 from declarative.placement.problem import Ask, FleetRule, Node, NodeType, Unseen, of_offer

@@ -16,8 +16,7 @@ from declarative.model.text import and_more
 from declarative.placement.allocate import Try
 from declarative.placement.assignment import Assignment
 from declarative.placement.block_numbers import BlockAssignment
-from declarative.placement.catalog import Catalog, LaunchOption
-from declarative.placement.demand import ANYWHERE, Domain, Job, is_spread
+from declarative.placement.catalog import ANYWHERE, Catalog, Domain, Job, LaunchOption, is_spread
 from declarative.placement.filters import (
     LASTING,
     PASSING,

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from declarative.model.record import struct
 from declarative.placement.assignment import Assignment
-from declarative.placement.catalog import LaunchOption
-from declarative.placement.demand import Job
+from declarative.placement.catalog import Job, LaunchOption
 from declarative.placement.program.arc_flow import Arc, Vertex, pack
 from declarative.placement.program.model import NodeClass, PlacementModel, Seat
 from declarative.placement.volumes import hold, serves

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from declarative.model.record import struct
 from declarative.placement.assignment import UNLIMITED, Assignment
-from declarative.placement.catalog import LaunchOption
-from declarative.placement.demand import ANYWHERE, Area, Domain, Job, Request, is_spread
+from declarative.placement.catalog import ANYWHERE, Area, Domain, Job, LaunchOption, Request, is_spread
 from declarative.placement.problem import Place
 from declarative.placement.program.arc_flow import Arc, RanksApart, add_flow, add_relaxation, columns_of
 from declarative.placement.program.solver import Program

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from declarative.model.record import struct
-from declarative.provider import PermanentError, PermanentKind
-from declarative.provider.installed import UnknownProviderError
+from declarative.provider import PermanentError, PermanentKind, UnknownProviderError
 
 USER_DATA = ("ex_userdata", "ex_user_data", "cloud_init")
 """Keywords of `create_node` for cloud-init's user data as text."""

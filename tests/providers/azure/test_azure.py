@@ -11,8 +11,7 @@ import pytest
 from declarative.model.spec.backend import Network, Reach
 from declarative.model.state import TAGS, Address, Record, token
 from declarative.model.status import NodeState
-from declarative.provider import Ended, PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.provider.installed import load
+from declarative.provider import Ended, PermanentError, PermanentKind, TransientError, TransientKind, load
 from declarative.retry import Policy, call
 from providers.cloud import account, marks
 from providers.cloud.azure import Azure

@@ -32,8 +32,16 @@ from declarative.model.schema import BadValueError
 from declarative.model.spec import Backend, Name
 from declarative.model.spec.backend import Credentials, Endpoint, Images
 from declarative.model.state import Address, Record, State
-from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.provider.installed import UnknownProviderError, load, unknown
+from declarative.provider import (
+    Config,
+    PermanentError,
+    PermanentKind,
+    TransientError,
+    TransientKind,
+    UnknownProviderError,
+    load,
+    unknown,
+)
 from declarative.store import StateError
 from providers.cloud import checks, cloud, faults, marks, settings
 from providers.cloud.azure import answers as azure_answers
@@ -628,7 +636,7 @@ def test_a_backends_document_reaches_its_provider(tmp_path):
 OFFERS = """
 from pathlib import Path
 from declarative.provider import Config
-from declarative.provider.installed import load
+from declarative.provider import load
 config = Config(backend="b", project_dir=Path(), lineage="l", driver="ec2", regions=("us-east-1",))
 assert load("ec2", config).offers()
 """

@@ -17,8 +17,7 @@ from libcloud.common import google
 from declarative.model.spec.backend import Network, Reach
 from declarative.model.state import TAGS, Address, Record, token
 from declarative.model.status import NodeState
-from declarative.provider import Ended, PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.provider.installed import load
+from declarative.provider import Ended, PermanentError, PermanentKind, TransientError, TransientKind, load
 from declarative.retry import Policy, call
 from providers.cloud import account, marks
 from providers.cloud.gce import Gce

@@ -13,8 +13,17 @@ from libcloud.compute.types import NodeState
 
 from declarative.model.spec.backend import Network
 from declarative.model.state import Address, Record
-from declarative.provider import Config, Ended, PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.provider.installed import UnknownProviderError, installed, load
+from declarative.provider import (
+    Config,
+    Ended,
+    PermanentError,
+    PermanentKind,
+    TransientError,
+    TransientKind,
+    UnknownProviderError,
+    installed,
+    load,
+)
 from providers.cloud import WIRED
 from providers.cloud.any import AnyCloud, kinds, names
 from providers.cloud.any.libcloud_site import LibcloudSite

@@ -23,6 +23,8 @@ import pytest
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankState
 from declarative.provider import (
+    GROUP,
+    OWN,
     Config,
     PermanentError,
     PermanentKind,
@@ -31,7 +33,6 @@ from declarative.provider import (
     StaleError,
     TransientError,
     TransientKind,
-    installed,
 )
 from providers import faults
 from providers.local import Local, files, machine
@@ -98,9 +99,9 @@ def test_backends_of_one_folder_do_not_lock_each_other_out(tmp_path):
 
 
 def test_the_entry_points_lead_here():
-    found = {e.name: e for e in importlib.metadata.entry_points(group=installed.GROUP)}
+    found = {e.name: e for e in importlib.metadata.entry_points(group=GROUP)}
     assert found["local"].load() is Local
-    assert {name: found[name].value for name in installed.OWN} == installed.OWN
+    assert {name: found[name].value for name in OWN} == OWN
 
 
 def test_the_root_is_in_the_project(tmp_path):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from declarative.apply.stops import START_LIMIT
+from declarative.apply.ranks import START_LIMIT
 from declarative.model.state import STARTED
 from declarative.store import open_store
 from providers.ssh.link import Link

@@ -55,7 +55,7 @@ def test_asyncssh_is_loaded_with_the_first_host(tmp_path):
 import sys
 from pathlib import Path
 from declarative.provider import Config
-from declarative.provider.installed import load
+from declarative.provider import load
 provider = load("ssh", Config(backend="ssh", project_dir=Path({str(tmp_path)!r}), lineage="l"))
 assert provider.offers() == provider.inventory() == ()
 assert not provider.readiness([])
