@@ -288,15 +288,15 @@ def notes_on(left_out: Iterable[LeftOut], *, offline: bool) -> list[Diagnostic]:
     that answer and are refused, `contact_notes` has more to say.
     """
     alike: dict[tuple[str, str], list[LeftOut]] = {}
-    for item in left_out:
-        if item.refusal is None:
-            alike.setdefault((item.host.fleet, item.reason), []).append(item)
+    for unseen in left_out:
+        if unseen.refusal is None:
+            alike.setdefault((unseen.host.fleet, unseen.reason), []).append(unseen)
     notes: list[Diagnostic] = []
     for items in list(alike.values())[:MOST_NAMED]:
         fleet, adopts = items[0].host.fleet, _is_instance(items[0].host)
         word, hint = ("instance", "plan without `--offline`") if adopts else ("host", ASK)
         which, are = (f"{word}s", "are") if items[1:] else (word, "is")
-        named = and_more((item.host.key for item in items), MOST_NAMED)
+        named = and_more((unseen.host.key for unseen in items), MOST_NAMED)
         notes.append(
             Diagnostic(
                 code="host-not-ready",

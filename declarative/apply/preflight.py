@@ -56,7 +56,7 @@ def foresee(
         return [*others, *(_diagnostic(name, error, planned[name], backends) for error in faults)]
 
     answers = ask_backends(sorted(planned), ask)
-    foreseen = list(located((item for items in answers.values() for item in items), places))
+    foreseen = list(located((diagnostic for items in answers.values() for diagnostic in items), places))
     # Each unreadable backend is reported once: as an error rather than as a warning.
     refused = {d.address for d in foreseen if d.severity is Severity.ERROR}
     known = [d for d in plan.diagnostics if d.code != "backend-unreadable" or d.address not in refused]

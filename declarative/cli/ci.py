@@ -244,13 +244,17 @@ def _annotate(path: Path) -> None:
     sys.stdout.flush()
     top = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
     here = Path(str(click.get_current_context().find_root().obj["directory"])).absolute()
-    for item in plan["diagnostics"][:MOST_ANNOTATIONS]:
-        kind = "error" if item.get("severity") == "error" else "warning"
-        where = {"title": f"fleetform: {item.get('code')}"}
-        if item.get("file"):
-            where["file"] = os.path.relpath(here / str(item["file"]), top)
-            where |= {key: str(item[f]) for key, f in (("line", "line"), ("col", "column")) if item.get(f)}
-        lines = [item.get("summary", ""), *str(item.get("hint") or "").splitlines()]
+    for diagnostic in plan["diagnostics"][:MOST_ANNOTATIONS]:
+        kind = "error" if diagnostic.get("severity") == "error" else "warning"
+        where = {"title": f"fleetform: {diagnostic.get('code')}"}
+        if diagnostic.get("file"):
+            where["file"] = os.path.relpath(here / str(diagnostic["file"]), top)
+            where |= {
+                key: str(diagnostic[f])
+                for key, f in (("line", "line"), ("col", "column"))
+                if diagnostic.get(f)
+            }
+        lines = [diagnostic.get("summary", ""), *str(diagnostic.get("hint") or "").splitlines()]
         text = "\n".join(map(clean, lines))
         # `::error file=fleets/gpu.yaml,line=3::…`: data is escaped as the runner's documentation says.
         properties = ",".join(f"{key}={_escaped(value, more=':,')}" for key, value in where.items())
@@ -379,9 +383,9 @@ class Forge:
         """Our comments or issues in a listing: `key` has their number, `text` their text."""
         who, identity = self.author
         self._me = self._me or self.account()
-        for item in self.pages(f"{self._project}/{path}"):
-            if (item.get(who) or {}).get(identity) == self._me and "pull_request" not in item:
-                yield Comment(int(item[key]), str(item.get(text) or ""))
+        for entry in self.pages(f"{self._project}/{path}"):
+            if (entry.get(who) or {}).get(identity) == self._me and "pull_request" not in entry:
+                yield Comment(int(entry[key]), str(entry.get(text) or ""))
 
 
 class GitHub(Forge):

@@ -263,10 +263,10 @@ class Readers:
         while True:
             key, function = self._work.get()
             try:
-                result = function()
+                answer = function()
             except Exception as error:  # noqa: BLE001  # it is the main thread's to raise
-                result = error
-            self._done.put((key, result))
+                answer = error
+            self._done.put((key, answer))
 
 
 @struct(slots=True, eq=False)
@@ -358,12 +358,12 @@ def begin(
     chosen: set[LogSource] = set()
     faults: dict[int, Diagnostic] = {}
     for _ in sources:
-        source, result = readers.result()
-        if isinstance(result, ProviderError):
-            faults[source.rank] = unreadable(source, result)
-        elif isinstance(result, Exception):
-            raise result
-        elif result or keep:
+        source, answer = readers.result()
+        if isinstance(answer, ProviderError):
+            faults[source.rank] = unreadable(source, answer)
+        elif isinstance(answer, Exception):
+            raise answer
+        elif answer or keep:
             chosen.add(source)
     return [s for s in sources if s in chosen], [faults[rank] for rank in sorted(faults)]
 
@@ -416,8 +416,8 @@ def dump(sources: Sequence[LogSource], printer: Printer) -> list[Diagnostic]:
             asked += 1
         while True:
             while source not in came:
-                other, result = readers.result()
-                came[other] = result
+                other, answer = readers.result()
+                came[other] = answer
             data = came.pop(source)
             if isinstance(data, ProviderError):
                 faults.append(unreadable(source, data))
@@ -510,7 +510,7 @@ class Follower:
                     self.tracks[rank] = _Track(source)
                     say_line(clean(f"{record.address}: attempt {record.generation}"))
 
-    def _take(self, track: _Track, result: Any) -> None:
+    def _take(self, track: _Track, answer: Any) -> None:
         """Print a piece, or note why there is none; then say when the rank is read again. A rank is given up
         after a permanent error, and when it is known to have ended and its host stays silent.
         """
@@ -518,33 +518,33 @@ class Follower:
 
         track.busy = False
         now = time.monotonic()
-        if isinstance(result, PermanentError) or (
-            isinstance(result, ProviderError)
+        if isinstance(answer, PermanentError) or (
+            isinstance(answer, ProviderError)
             and track.source.final
             and track.away is not None
             and now - track.away >= GIVE_UP
         ):
-            self.faults.append(unreadable(track.source, result))
+            self.faults.append(unreadable(track.source, answer))
             self._close(track)
             return
-        if isinstance(result, ProviderError):  # it is tried again later
+        if isinstance(answer, ProviderError):  # it is tried again later
             if track.away is None:
                 address, track.away, track.pause = track.source.record.address, now, FIRST
-                say_line(clean(f"{address}: {result.summary}; it is tried again until its host answers"))
+                say_line(clean(f"{address}: {answer.summary}; it is tried again until its host answers"))
             track.pause = min(LONGEST_WAIT, track.pause * 2)
             track.due = now + track.pause
             return
-        if isinstance(result, Exception):
-            raise result
+        if isinstance(answer, Exception):
+            raise answer
         if track.away is not None:
             say_line(clean(f"{track.source.record.address}: its host answers again"))
             track.away = None
-        if result is None:
+        if answer is None:
             self._close(track)
-        elif result:
-            track.source.offset += len(result)
-            self.printer.add(track.source.rank, result)
-            if len(result) < PIECE:
+        elif answer:
+            track.source.offset += len(answer)
+            self.printer.add(track.source.rank, answer)
+            if len(answer) < PIECE:
                 self.printer.caught_up(track.source.rank)
             track.pause, track.due = FIRST, now
         else:

@@ -54,7 +54,7 @@ def fmt_command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: b
         with _reporting(name, findings):
             changed += _one(name, target, findings, known.pop(name, None), check=check, diff=diff)
     diagnostics = in_order(findings.items)
-    if any(item.severity is Severity.ERROR for item in diagnostics):
+    if any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics):
         raise InvalidError(diagnostics)
     if diagnostics:
         say(diagnostics)
@@ -81,7 +81,11 @@ def _project(
     project = complete(*begin(documents, other, {}, (), os.environ), other)
     if project.document is not None and project.spec.include:
         files.included(project.document, project.spec.include)
-    refused = {item.span.file for item in findings.items if item.span and item.code == "not-a-file"}
+    refused = {
+        diagnostic.span.file
+        for diagnostic in findings.items
+        if diagnostic.span and diagnostic.code == "not-a-file"
+    }
     return [(name, root / name) for name in files.names() if name not in refused]
 
 

@@ -131,8 +131,8 @@ def check(session: ProjectSession, as_json: bool) -> int:
     if as_json:
         emit({"format_version": 1, "sound": not findings, "compared": compared, "findings": findings})
     else:
-        for item in findings:
-            parts = (item["address"], item["change"], item["detail"])
+        for finding in findings:
+            parts = (finding["address"], finding["change"], finding["detail"])
             emit_text(clean(": ".join(filter(None, parts))) + "\n")
         if not compared:
             sys.stderr.write("the backends were not asked: what is recorded contradicts itself\n")

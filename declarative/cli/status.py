@@ -85,7 +85,7 @@ def gather(session: ProjectSession, *, offline: bool, refresh: bool = False) -> 
     gone = (gone_volume(desired, address.name) for address in inventory.lost)
     hosts = hosts_of(desired, state) if refresh else ()
     others = survey(hosts, state, backends, gone=inventory.gone, patience=HURRIED)
-    unfit = [item for _, item in others if item]
+    unfit = [readiness for _, readiness in others if readiness]
     contact = contact_notes(desired, state, replace(inventory, left_out=tuple(unfit)))
     noted = in_order((*located((*inventory.diagnostics, *rehearsed, *gone), desired.places), *contact))
     say(noted)
@@ -108,7 +108,7 @@ def gather(session: ProjectSession, *, offline: bool, refresh: bool = False) -> 
             *host_health(unfit),
             *warning_health(noted),
         ),
-        hosts=tuple(host_view(host, item) for host, item in others),
+        hosts=tuple(host_view(host, readiness) for host, readiness in others),
         diagnostics=tuple(notes_on(unfit, offline=False)),
     )
 

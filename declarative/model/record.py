@@ -50,13 +50,13 @@ def _record(**options: Any) -> Callable[[type], type]:
             return dataclasses.dataclass(**options)(cls)
         for name in LEFT_OUT:
             body.pop(name, None)
-        for name, item in defaults.items():
-            if not isinstance(item, Field):
-                body[name] = item
-            elif item.default_factory is not MISSING:
-                body[name] = msgspec.field(default_factory=item.default_factory)
-            elif item.default is not MISSING:
-                body[name] = item.default
+        for name, default in defaults.items():
+            if not isinstance(default, Field):
+                body[name] = default
+            elif default.default_factory is not MISSING:
+                body[name] = msgspec.field(default_factory=default.default_factory)
+            elif default.default is not MISSING:
+                body[name] = default.default
         body |= {"__annotations__": hints, "__qualname__": cls.__qualname__}
         body["__dataclass_fields__"] = _Fields(
             {"__annotations__": hints, "__module__": cls.__module__, **defaults}
@@ -71,7 +71,7 @@ def _record(**options: Any) -> Callable[[type], type]:
 def _is_beyond(cls: type, given: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
     """Whether it has a base, a `__dict__`, or a field that is not filled, shown or compared."""
     based = any(b not in (object, typing.Generic) for b in cls.__bases__)
-    fields = [item for item in given.values() if isinstance(item, Field)]
+    fields = [default for default in given.values() if isinstance(default, Field)]
     special = any(not (f.init and f.repr and f.compare) or f.hash is not None for f in fields)
     return based or special or not options.get("slots") or options.get("repr") is False
 

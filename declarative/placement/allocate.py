@@ -64,20 +64,20 @@ def allocate(
     slots = _slots(assignment, request, ground)
     heapq.heapify(slots)  # a few are taken of many
     picks: list[UseNodes] = []
-    left, waste = ranks, 0.0
-    while left > 0 and slots:
+    missing, waste = ranks, 0.0
+    while missing > 0 and slots:
         _, kind, free, count, per, need, only = heapq.heappop(slots)
-        nodes = min(count, -(-left // per))
+        nodes = min(count, -(-missing // per))
         picks.append(UseNodes(kind, free, nodes, per, need, only))
-        here = min(left, nodes * per)
-        left -= here
+        here = min(missing, nodes * per)
+        missing -= here
         waste += nodes * free - here * need
     buys: list[LaunchNodes] = []
     cost = 0.0
     area = ground.domain.area
-    if left > 0 and (area is None or assignment.fleet_room[area.fleet] != 0):
-        buys, cost, left = _buy(assignment, request, left, ground)
-    return Allocation(picks=tuple(picks), buys=tuple(buys), cost=cost, waste=waste, short=left)
+    if missing > 0 and (area is None or assignment.fleet_room[area.fleet] != 0):
+        buys, cost, missing = _buy(assignment, request, missing, ground)
+    return Allocation(picks=tuple(picks), buys=tuple(buys), cost=cost, waste=waste, short=missing)
 
 
 Slot = tuple[tuple[object, ...], int, int, int, int, int, int | None]
@@ -161,14 +161,14 @@ def _slots_of_nodes(assignment: Assignment, request: Request, ground: SearchArea
 def _traits(catalog: Catalog, request: Request, kind: int) -> Traits:
     """What of a kind matters to a request and does not change."""
     need = request.fit[kind]
-    found = catalog.traits.get((kind, need))
-    if found is None:
+    traits = catalog.traits.get((kind, need))
+    if traits is None:
         of = catalog.kinds[kind]
         shape = of.shape
         cpu, memory, gpus = (need * each // of.total for each in (shape.cpu, shape.memory_mib, shape.gpus))
         rest = (of.cost, cpu, memory, catalog.gpu_order[kind])
-        found = catalog.traits[kind, need] = Traits(need, gpus, of.total, rest)
-    return found
+        traits = catalog.traits[kind, need] = Traits(need, gpus, of.total, rest)
+    return traits
 
 
 def _key(request: Request, kind: int, free: int, traits: Traits) -> tuple[object, ...]:
@@ -231,12 +231,12 @@ class Market:
         """What to launch for so many ranks, and its price: the cheapest by what it would hold."""
         best: tuple[tuple[Any, ...], LaunchOption, int, int, int, str | None] | None = None
         assignment = self.assignment
-        roomy, room, left = assignment.roomy, assignment.fleet_room, assignment.quota_left
+        roomy, room, quotas = assignment.roomy, assignment.fleet_room, assignment.quota_left
         for option, need, per in assignment.catalog.options_in(self.request, self.ground.domain):
             least = min(self.kinds[option.kind].cost, DEAR) - self.discount
             if best is not None and not roomy and least / ranks > best[0][0]:
                 break  # the cheapest come first: none that follows can be better
-            if room[option.fleet] == 0 or left[option.quota] == 0:
+            if room[option.fleet] == 0 or quotas[option.quota] == 0:
                 continue  # as for most where tasks are refused
             most, price, name = self._offered(option)
             if most <= 0:
@@ -301,10 +301,10 @@ class Market:
         if self.home.get(option.fleet, option.home) != option.home or assignment.astray(option):
             return 0, 0.0
         sold = self.by_fleet.get(option.fleet, 0)
-        room, left = assignment.fleet_room[option.fleet], assignment.remain(option)
+        room, quota = assignment.fleet_room[option.fleet], assignment.remain(option)
         most = UNLIMITED if room is None else room - sold
-        if left is not None:
-            most = min(most, left - self.by_quota.get(option.quota, 0))
+        if quota is not None:
+            most = min(most, quota - self.by_quota.get(option.quota, 0))
         owed = assignment.baseline_left[option.fleet] - sold
         price = min(self.kinds[option.kind].cost, DEAR)
         if owed > 0:

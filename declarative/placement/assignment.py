@@ -189,21 +189,21 @@ class Assignment:
 
     def most(self, option: LaunchOption) -> int:
         """How many more of it can be launched."""
-        room, left = self.fleet_room[option.fleet], self.remain(option)
+        room, quota = self.fleet_room[option.fleet], self.remain(option)
         if room is None:
-            return UNLIMITED if left is None else left
-        return room if left is None else min(room, left)
+            return UNLIMITED if quota is None else quota
+        return room if quota is None else min(room, quota)
 
     def remain(self, option: LaunchOption) -> int | None:
         """How many more its limit leaves to its fleet: what other fleets want for themselves is theirs."""
-        left = self.quota_left[option.quota]
-        if left is None or not (kept := self.kept.get(option.quota)):
-            return left
+        quota = self.quota_left[option.quota]
+        if quota is None or not (kept := self.kept.get(option.quota)):
+            return quota
         for fleet, (count, lacking) in kept.items():
             homes = self.cluster_homes.get(fleet)
             if fleet != option.fleet and (not homes or option.home in homes):
-                left -= min(count, max(0, self.baseline_left[fleet] - lacking))
-        return max(0, left)
+                quota -= min(count, max(0, self.baseline_left[fleet] - lacking))
+        return max(0, quota)
 
     # Changing it
 
@@ -225,13 +225,13 @@ class Assignment:
         for node in chosen:
             here = min(pick.per, ranks - len(out))
             out += [-node] * here
-            left = pick.free - here * pick.need
-            self.free[-node] = left
+            idle = pick.free - here * pick.need
+            self.free[-node] = idle
             if self.log is not None:
                 self.log.append(MovedRank(-node, pick.free))
-            by_left.setdefault(left, []).append(node)
-        for left, nodes in by_left.items():
-            self._put(pick.kind, left, nodes)
+            by_left.setdefault(idle, []).append(node)
+        for idle, nodes in by_left.items():
+            self._put(pick.kind, idle, nodes)
         assert len(out) == ranks, "obtained is not requested"
         return out
 
@@ -246,8 +246,8 @@ class Assignment:
             out += [node] * here
             self.free[node] = total - here * buy.need
             by_left.setdefault(self.free[node], []).append(-node)
-        for left, nodes in by_left.items():
-            self._put(option.kind, left, nodes)
+        for idle, nodes in by_left.items():
+            self._put(option.kind, idle, nodes)
         assert len(out) == ranks, "obtained is not requested"
         return out
 
@@ -259,13 +259,13 @@ class Assignment:
         if not self.catalog.is_present[option.kind]:
             self.new_kinds.setdefault(option.fleet, {})[option.kind] = None
         self.launches.append(NewNode(node, option, name))
-        room, left = self.fleet_room[option.fleet], self.quota_left[option.quota]
+        room, quota = self.fleet_room[option.fleet], self.quota_left[option.quota]
         if self.log is not None:
             self.log.append(
-                Added(room, left, self.baseline_left[option.fleet], self.cluster_homes.get(option.fleet))
+                Added(room, quota, self.baseline_left[option.fleet], self.cluster_homes.get(option.fleet))
             )
         self.fleet_room[option.fleet] = None if room is None else room - 1
-        self.quota_left[option.quota] = None if left is None else left - 1
+        self.quota_left[option.quota] = None if quota is None else quota - 1
         self.baseline_left[option.fleet] = max(0, self.baseline_left[option.fleet] - 1)
         if option.fleet in self.cluster_homes:
             self.cluster_homes[option.fleet] |= {option.home}
@@ -307,8 +307,8 @@ class Assignment:
             self.fleet_room[option.fleet] = None if room is None else room - 1
         if option.fleet in self.cluster_homes:
             self.cluster_homes[option.fleet] |= {option.home}
-        left = self.quota_left[option.quota]
-        self.quota_left[option.quota] = None if left is None else left - 1
+        quota = self.quota_left[option.quota]
+        self.quota_left[option.quota] = None if quota is None else quota - 1
         self.launches[index] = self.launches[index]._replace(option=option)
         self.kind_of[node], self.free[node] = option.kind, free
         if not self.catalog.is_present[option.kind]:

@@ -99,40 +99,40 @@ def gaps(held: Iterable[int], total: int) -> list[tuple[int, int]]:
     return [(b - a - 1, a + 1) for a, b in pairwise(ends) if b - a > 1]
 
 
-def stretch(idle: list[tuple[int, int]], wanted: int, total: int) -> tuple[int, ...]:
+def stretch(idle: list[tuple[int, int]], number: int, total: int) -> tuple[int, ...]:
     """Which idle blocks to take, from the shortest stretch that holds them all; they are idle no more.
 
     So long ones stay whole; scattered ones are taken only where there is no such stretch. Where their number
     divides that of the node's, they begin at a multiple of it if they can: half a node is one of its halves
     then, which mostly share a processor's memory and the links between GPUs.
     """
-    if total % wanted == 0 and (aligned := _aligned(idle, wanted)):
+    if total % number == 0 and (aligned := _aligned(idle, number)):
         return aligned
-    found = min((gap for gap in idle if gap[0] >= wanted), default=None)
+    fitting = min((gap for gap in idle if gap[0] >= number), default=None)
     taken: list[int] = []
-    for gap in [found] if found else sorted(idle, key=lambda gap: gap[1]):
+    for gap in [fitting] if fitting else sorted(idle, key=lambda gap: gap[1]):
         size, first = gap
-        count = min(size, wanted - len(taken))
+        count = min(size, number - len(taken))
         taken.extend(range(first, first + count))
         idle.remove(gap)
         if size > count:
             idle.append((size - count, first + count))
-        if len(taken) == wanted:
+        if len(taken) == number:
             break
     return tuple(taken)
 
 
-def _aligned(idle: list[tuple[int, int]], wanted: int) -> tuple[int, ...] | None:
+def _aligned(idle: list[tuple[int, int]], number: int) -> tuple[int, ...] | None:
     """Take idle blocks that begin at a multiple of their number, from the shortest stretch that has them."""
-    starts = ((size, first, -(-first // wanted) * wanted) for size, first in idle)
-    found = min((start for start in starts if start[2] + wanted <= start[0] + start[1]), default=None)
-    if found is None:
+    starts = ((size, first, -(-first // number) * number) for size, first in idle)
+    tightest = min((start for start in starts if start[2] + number <= start[0] + start[1]), default=None)
+    if tightest is None:
         return None
-    size, first, at = found
+    size, first, at = tightest
     idle.remove((size, first))
-    rest = ((at - first, first), (first + size - at - wanted, at + wanted))
+    rest = ((at - first, first), (first + size - at - number, at + number))
     idle += [gap for gap in rest if gap[0]]
-    return tuple(range(at, at + wanted))
+    return tuple(range(at, at + number))
 
 
 def _names(catalog: Catalog, launches: list[NewNode]) -> dict[int, str]:

@@ -45,14 +45,14 @@ class BoundTask:
     def _seat_bound(self, stays: Mapping[int, int], bound: Mapping[int, Binding], *, keep: bool) -> Try:
         """Seat ranks that have their volumes: the first way that succeeds, else what came of the first."""
         reach = {r: self._reach(b) for r, b in bound.items()}
-        first = found = self._seat(stays, bound, reach, keep=keep)
-        if found.failed is not None and bound:
+        first = seating = self._seat(stays, bound, reach, keep=keep)
+        if seating.failed is not None and bound:
             # Groups that overlap took one another's places: each rank goes where it was matched.
             exact = {r: frozenset({b.place}) for r, b in bound.items()}
-            found = self._seat(stays, bound, exact, keep=keep)
-        if found.failed is not None and stays:
-            found = self._seat({}, bound, reach, keep=keep)
-        return found if found.failed is None else first
+            seating = self._seat(stays, bound, exact, keep=keep)
+        if seating.failed is not None and stays:
+            seating = self._seat({}, bound, reach, keep=keep)
+        return seating if seating.failed is None else first
 
     # Staying
 
@@ -115,8 +115,8 @@ class BoundTask:
         if self.job.ranks == 1 and options[0] and all(b.volumes == options[0][0].volumes for b in options[0]):
             return {0: options[0][0]}, None  # there is nothing to match
         price = functools.cache(self._price)
-        for found in options.values():
-            found.sort(key=lambda b: price(b.place))  # of alternatives the first, unless another costs less
+        for of_rank in options.values():
+            of_rank.sort(key=lambda b: price(b.place))  # of alternatives the first, unless another costs less
         room, site = functools.cache(self._room), functools.cache(self._site)
         cheap = {r: [b for b in own if price(b.place) == price(own[0].place)] for r, own in options.items()}
         matching = Matching(cheap, room, site)
@@ -168,8 +168,8 @@ class BoundTask:
 
     def _reach(self, binding: Binding) -> frozenset[Place]:
         """The places from which a rank reaches its volumes."""
-        found = [self.catalog.volumes[v] for v in binding.volumes.values()]
-        return frozenset(p for p in near(self.places, found[:1]) if all(serves(at, p) for at in found))
+        volumes = [self.catalog.volumes[v] for v in binding.volumes.values()]
+        return frozenset(p for p in near(self.places, volumes[:1]) if all(serves(at, p) for at in volumes))
 
     # Seating
 
@@ -255,17 +255,17 @@ class BoundTask:
 
     def _give_names(self, names: list[str], places: frozenset[Place] | None) -> list[str]:
         """Nodes that are launched anyhow get the pinned names, if the task fits there; the names left."""
-        left: list[str] = []
+        unused: list[str] = []
         given = {x.name for x in self.assignment.launches}
         for name in (n for n in names if n not in given):
             index = next(
                 (i for i in range(len(self.assignment.launches)) if self._suits(i, name, places)), None
             )
             if index is None:
-                left.append(name)
+                unused.append(name)
             else:
                 self.assignment.name(index, name)
-        return left
+        return unused
 
     def _suits(self, index: int, name: str, places: frozenset[Place] | None) -> bool:
         """Whether a launch without a name may have this one, and has room for a rank."""
@@ -275,18 +275,18 @@ class BoundTask:
         if place not in (self.places if places is None else places):
             return False
         need = self.job.request.fit.get(kind, 0)
-        wanted = self.catalog.kinds[kind].total if self.job.request.whole else need
+        blocks = self.catalog.kinds[kind].total if self.job.request.whole else need
         mine = launch.name is None and launch.option.fleet == name.rpartition("-")[0]
         if launch.option.offer.name not in (None, name):
             return False
-        return mine and need > 0 and self.assignment.free[launch.node] >= wanted
+        return mine and need > 0 and self.assignment.free[launch.node] >= blocks
 
     def _owed(self, names: list[str]) -> list[str]:
         """As many of them as their fleets still launch for themselves; a pin is no reason to launch more."""
-        left, out = dict(self.assignment.baseline_left), []
+        baselines, out = dict(self.assignment.baseline_left), []
         for name in names:
             fleet = name.rpartition("-")[0]
-            if left[fleet] > 0 or name in self.catalog.fleets[fleet].free_names:
-                left[fleet] -= 1
+            if baselines[fleet] > 0 or name in self.catalog.fleets[fleet].free_names:
+                baselines[fleet] -= 1
                 out.append(name)
         return out

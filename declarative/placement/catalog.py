@@ -322,12 +322,14 @@ class Catalog:
 
     def _number_kinds(self) -> list[tuple[int, Offer]]:
         """Number the kinds of what is there and of what may be launched; each offer with its kind."""
-        found = [of_node(n) for n in self.nodes]
+        fields_of_nodes = [of_node(n) for n in self.nodes]
         offers = [(of_offer(o, rule.fleet), o) for rule in self.fleets.values() for o in rule.offers]
-        kinds = {fields: NodeType(*fields) for fields in {*found, *(fields for fields, _ in offers)}}
+        kinds = {
+            fields: NodeType(*fields) for fields in {*fields_of_nodes, *(fields for fields, _ in offers)}
+        }
         self.kinds: list[NodeType] = sorted(kinds.values(), key=by_name)
         number = {id(kind): i for i, kind in enumerate(self.kinds)}
-        self.kind_of = [number[id(kinds[fields])] for fields in found]
+        self.kind_of = [number[id(kinds[fields])] for fields in fields_of_nodes]
         return [(number[id(kinds[fields])], offer) for fields, offer in offers]
 
     def _index_kinds(self) -> None:
@@ -405,12 +407,12 @@ class Catalog:
     def candidates(self, request: Request) -> Sequence[Candidate]:
         """The areas where a cluster may lie, those first in which launches cost the least."""
         if request.candidates is None:
-            found = [
+            unsorted = [
                 self._candidate(request, index, domain)
                 for index, domain in enumerate(self.domains(request))
                 if domain.area
             ]
-            request.candidates = sorted(found, key=lambda candidate: (candidate.floor, candidate.index))
+            request.candidates = sorted(unsorted, key=lambda candidate: (candidate.floor, candidate.index))
         return request.candidates
 
     def _candidate(self, request: Request, index: int, domain: Domain) -> Candidate:
@@ -441,8 +443,8 @@ class Catalog:
         out: set[str] = set()
         for fleet, rule in self.fleets.items():
             hosts = {o.offer.name for o in self.of_fleet(fleet) if o.offer.name}
-            again = sum(name not in taken for name in rule.free_names)
-            out |= hosts or set(itertools.islice(rule.names(taken), max(again, rule.baseline)))
+            reused = sum(name not in taken for name in rule.free_names)
+            out |= hosts or set(itertools.islice(rule.names(taken), max(reused, rule.baseline)))
         return frozenset(out)
 
     def job(self, index: int, ask: Ask) -> Job:
@@ -477,13 +479,13 @@ class Catalog:
         size = (task.resources, task.whole_nodes)
         apart = self._apart(task)
         key = (limits, size, lies_together(task), apart)
-        found = self._requests.get(key)
-        if found is None:
+        request = self._requests.get(key)
+        if request is None:
             number, allowed, flags = self._allow(task, limits)
             size_number, needs = self._need(task, size)
             fit = Fit(allowed, flags, self.hardware_of, needs)
-            found = self._requests[key] = Request(task, fit, number, size_number, one_vendor=apart)
-        return found
+            request = self._requests[key] = Request(task, fit, number, size_number, one_vendor=apart)
+        return request
 
     def _apart(self, task: Task) -> bool:
         """Whether all ranks get GPUs of one maker. Who pins nodes of several has seen what they are."""
@@ -494,25 +496,25 @@ class Catalog:
 
     def _allow(self, task: Task, limits: tuple[object, ...]) -> tuple[int, list[int], bytearray]:
         """The kinds that a task's limits allow."""
-        found = self._allowed.get(limits)
-        if found is None:
+        entry = self._allowed.get(limits)
+        if entry is None:
             allowed = [i for i, kind in enumerate(self.kinds) if self._may(task, kind)]
             flags = bytearray(len(self.kinds))
             for i in allowed:
                 flags[i] = 1
-            found = self._allowed[limits] = (len(self._allowed), allowed, flags)
-        return found
+            entry = self._allowed[limits] = (len(self._allowed), allowed, flags)
+        return entry
 
     def _need(self, task: Task, size: tuple[object, ...]) -> tuple[int, dict[int, int]]:
         """Make → the blocks that a rank wants."""
-        found = self._needs.get(size)
-        if found is None:
+        entry = self._needs.get(size)
+        if entry is None:
             if asks_little(task):
                 needs = dict.fromkeys(self.makes, 0) | blocks_of_makes(task, self.shares)
             else:
                 needs = {make: blocks_wanted(task, self.kinds[make]) for make in self.makes}
-            found = self._needs[size] = (len(self._needs), needs)
-        return found
+            entry = self._needs[size] = (len(self._needs), needs)
+        return entry
 
     def _may(self, task: Task, kind: NodeType) -> bool:
         rule = self.fleets.get(kind.fleet)
@@ -554,9 +556,9 @@ class Catalog:
     def areas(self, level: str) -> list[Area | None]:
         """Node type → the area of a level where it lies; None where nobody knows."""
         if level not in self._areas:
-            found = ((k, k.at(level)) for k in self.kinds)
+            places = ((k, k.at(level)) for k in self.kinds)
             self._areas[level] = [
-                None if at is None else Area(k.fleet, k.backend, k.region, level, at) for k, at in found
+                None if at is None else Area(k.fleet, k.backend, k.region, level, at) for k, at in places
             ]
         return self._areas[level]
 
@@ -566,13 +568,13 @@ class Catalog:
 
     def kinds_in(self, request: Request, domain: Domain) -> tuple[tuple[int, int], ...]:
         """The kinds of nodes that are there and fit, in a domain, and the blocks a rank takes."""
-        found = request.domains.get(domain)
-        if found is None:
+        kinds = request.domains.get(domain)
+        if kinds is None:
             there = request.fit.among(self.is_present)
-            found = request.domains[domain] = tuple(
+            kinds = request.domains[domain] = tuple(
                 there if domain == ANYWHERE else (pair for pair in there if self.inside(domain, pair[0]))
             )
-        return found
+        return kinds
 
     def kinds_at(
         self, request: Request, domain: Domain, places: frozenset[Place] | None
@@ -580,20 +582,20 @@ class Catalog:
         """The same, of some places of the domain."""
         if places is None:
             return self.kinds_in(request, domain)
-        found = request.grounds.get((domain, places))
-        if found is None:
-            found = request.grounds[domain, places] = tuple(
+        kinds = request.grounds.get((domain, places))
+        if kinds is None:
+            kinds = request.grounds[domain, places] = tuple(
                 (k, q) for k, q in self.kinds_in(request, domain) if self.place_of[k] in places
             )
-        return found
+        return kinds
 
     def places_in(self, request: Request, domain: Domain) -> tuple[Place, ...]:
         """The places of a domain where the request fits."""
-        found = request.places.get(domain)
-        if found is None:
+        places = request.places.get(domain)
+        if places is None:
             kinds = (k for k in request.fit if self.inside(domain, k))
-            found = request.places[domain] = tuple(dict.fromkeys(self.place_of[k] for k in kinds))
-        return found
+            places = request.places[domain] = tuple(dict.fromkeys(self.place_of[k] for k in kinds))
+        return places
 
     def options_in(self, request: Request, domain: Domain) -> Sequence[tuple[LaunchOption, int, int]]:
         """A domain's options where the request fits, cheapest first: blocks of a rank, ranks of a node."""

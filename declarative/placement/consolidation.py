@@ -32,20 +32,20 @@ def keep_baselines(assignment: Assignment) -> None:
     }
     if not slack:
         return
-    left = dict(assignment.quota_left)
+    quotas = dict(assignment.quota_left)
     kept: dict[Quota, dict[str, tuple[int, int]]] = {}
     begin: dict[str, frozenset[Home]] = {}
     for name in sorted(slack, key=lambda name: (slack[name], name)):
-        bids = _bids(assignment, name, lambda option: left[option.quota])
+        bids = _bids(assignment, name, lambda option: quotas[option.quota])
         if not bids:
             continue
         (most, _), chosen = min(bids.values(), key=lambda bid: bid[0])
         if good := _good_homes(bids, most):
             begin[name] = good
         for option, count in chosen:
-            now = left[option.quota]
+            now = quotas[option.quota]
             if now is not None:
-                left[option.quota] = now - count
+                quotas[option.quota] = now - count
                 own = kept.setdefault(option.quota, {})
                 own[name] = (own.get(name, (0, 0))[0] + count, assignment.baseline_left[name] + most)
     assignment.allowed_homes, assignment.kept = begin, kept
@@ -60,15 +60,15 @@ def _good_homes(bids: Mapping[Home | None, Bid], most: int) -> frozenset[Home]:
 def _supply(assignment: Assignment, fleet: str) -> int:
     """How many nodes a fleet could launch if it were alone."""
     limits = {o.quota: assignment.quota_left[o.quota] for o in assignment.catalog.of_fleet(fleet)}
-    return min(UNLIMITED, sum(UNLIMITED if left is None else left for left in limits.values()))
+    return min(UNLIMITED, sum(UNLIMITED if limit is None else limit for limit in limits.values()))
 
 
 def _bids(
-    assignment: Assignment, fleet: str, left: Callable[[LaunchOption], int | None]
+    assignment: Assignment, fleet: str, quota: Callable[[LaunchOption], int | None]
 ) -> dict[Home | None, Bid]:
     """The cheapest launches of what a fleet wants for itself: by home where it has to choose one.
 
-    `left` is how many of an option's quota there are.
+    `quota` says how many launches an option's quota still allows; None for any number.
     """
     options = [o for o in assignment.catalog.of_fleet(fleet) if not assignment.astray(o)]
     free = assignment.catalog.clustered(fleet) and not assignment.cluster_homes[fleet]
@@ -76,22 +76,22 @@ def _bids(
     for option in options if free else ():
         homes.setdefault(option.home, []).append(option)
     return {
-        home: _bid(assignment, assignment.baseline_left[fleet], here, left) for home, here in homes.items()
+        home: _bid(assignment, assignment.baseline_left[fleet], here, quota) for home, here in homes.items()
     }
 
 
 def _bid(
     assignment: Assignment,
-    wanted: int,
+    missing: int,
     options: list[LaunchOption],
-    left: Callable[[LaunchOption], int | None],
+    quota: Callable[[LaunchOption], int | None],
 ) -> Bid:
     """The launches of so many nodes, or of as many as there are: the first options first."""
     got, cost = 0, 0.0
     chosen: list[tuple[LaunchOption, int]] = []
     used: dict[Quota, int] = {}
     for option in options:
-        most, count = left(option), wanted - got
+        most, count = quota(option), missing - got
         if count <= 0:
             break
         if most is not None:
@@ -237,21 +237,21 @@ class Consolidation:
         taken: list[tuple[int, int, int, int]] = []
         for seat in sorted(seats, key=lambda s: (-self._job(s).request.fit[mine], s.job, s.rank)):
             request = self._job(seat).request
-            found = targets.best(
+            move = targets.best(
                 self.catalog.made_by(request, self.catalog.maker_of[mine])
                 if request.one_vendor
                 else request.fit
             )
-            if found is None:
+            if move is None:
                 for kind, free, target, need in reversed(taken):
                     targets.remove(kind, free - need, target)
                     targets.add(kind, free, target)
                 targets.add(mine, self.assignment.free[node], node)
                 return None
-            kind, free, target, need = found
+            kind, free, target, need = move
             targets.remove(kind, free, target)
             targets.add(kind, free - need, target)
-            taken.append(found)
+            taken.append(move)
             out.append((seat, target, need))
         return out
 

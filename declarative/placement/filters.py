@@ -227,11 +227,11 @@ def shape_reason(task: Task, kind: NodeType) -> Mismatch | None:
 
 def _only_large(off: Sequence[Shortfall]) -> bool:
     """Whether there is enough of everything, and too much of what is off."""
-    return all(item.short < 0 for item in off)
+    return all(shortfall.short < 0 for shortfall in off)
 
 
 def _misfit(off: Sequence[Shortfall], what: str) -> Mismatch:
-    short = {item.dimension: item.short for item in off}
+    short = {shortfall.dimension: shortfall.short for shortfall in off}
     return Mismatch("too-large" if _only_large(off) else "too-small", what, short)
 
 
@@ -243,14 +243,14 @@ def _no_share(task: Task, kind: NodeType) -> Mismatch:
     """The whole node has enough, and no number of its blocks has just what is asked for."""
     shares = [misfits(task.resources, share(kind.shape, kind.total, n)) for n in range(1, kind.total + 1)]
     first = next((i for i, off in enumerate(shares) if _only_large(off)), len(shares) - 1)
-    below = {item.dimension: item for item in shares[first - 1]} if first else {}
-    said: list[str] = []
-    for item in shares[first]:
-        had = below.get(item.dimension)
+    below = {shortfall.dimension: shortfall for shortfall in shares[first - 1]} if first else {}
+    details: list[str] = []
+    for shortfall in shares[first]:
+        had = below.get(shortfall.dimension)
         less = f"{_blocks(first)} of it {_has(first)} {had.had}, " if had else ""
-        more = f"{_blocks(first + 1)}{'' if less else ' of it'} {_has(first + 1)} {item.had}"
-        said.append(f"{_dimension(item)}: wanted {item.wanted}, {less}{more}")
-    return _misfit(shares[first], "; ".join(said))
+        more = f"{_blocks(first + 1)}{'' if less else ' of it'} {_has(first + 1)} {shortfall.had}"
+        details.append(f"{_dimension(shortfall)}: wanted {shortfall.wanted}, {less}{more}")
+    return _misfit(shares[first], "; ".join(details))
 
 
 def _blocks(number: int) -> str:
@@ -292,15 +292,15 @@ def blocks_of_makes(task: Task, makes: Iterable[tuple[int, int, int, int]]) -> d
 
 def block_reason(task: Task, kind: NodeType, held: Mapping[int, str]) -> Mismatch | None:
     """Whether enough blocks are idle; `shape_reason` has said that it fits."""
-    wanted, idle = blocks_wanted(task, kind), kind.total - len(held)
-    if idle >= wanted:
+    need, idle = blocks_wanted(task, kind), kind.total - len(held)
+    if idle >= need:
         return None
     holders = and_more(sorted(set(held.values())), 3)
     if task.whole_nodes:
         detail = f"not whole: {len(held)} of {kind.total} blocks busy ({holders})"
-        return Mismatch("not-idle", detail, {"blocks": wanted - idle})
-    detail = f"wanted {_blocks(wanted)}, {idle} of {kind.total} idle ({holders})"
-    return Mismatch("busy", detail, {"blocks": wanted - idle})
+        return Mismatch("not-idle", detail, {"blocks": need - idle})
+    detail = f"wanted {_blocks(need)}, {idle} of {kind.total} idle ({holders})"
+    return Mismatch("busy", detail, {"blocks": need - idle})
 
 
 def unseen_reason(task: Task, fleet: Fleet, unseen: Unseen) -> Mismatch:

@@ -94,10 +94,10 @@ class FleetRule:
 
     def names(self, taken: Collection[str]) -> Iterator[str]:
         """The names that it may give: each is looked for when it is asked for, as others are taken."""
-        again = [name for name in self.free_names if name not in taken]
-        yield from again
+        reused = [name for name in self.free_names if name not in taken]
+        yield from reused
         numbered = (f"{self.fleet.name}-{number}" for number in itertools.count())
-        yield from (name for name in numbered if name not in taken and name not in again)
+        yield from (name for name in numbered if name not in taken and name not in reused)
 
 
 GONE = "nobody: it is gone"

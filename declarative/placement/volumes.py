@@ -97,10 +97,10 @@ def mount_reason(
             reasons.append(reason)
         else:
             code = min((reason.code for reason in reasons), key=MILDEST.index, default=MILDEST[-1])
-            found = Mismatch(code, f"{mount.path}: {'; '.join(reason.detail for reason in reasons)}")
+            mismatch = Mismatch(code, f"{mount.path}: {'; '.join(reason.detail for reason in reasons)}")
             if code not in ("volume-busy", "volume-gone"):
-                return found
-            held = held or found
+                return mismatch
+            held = held or mismatch
     return held
 
 
@@ -137,32 +137,32 @@ def _combined(
 ) -> Iterator[Binding]:
     """The ways to choose one volume for each mount, none of them twice: the first ones, or one at least."""
     paths = [mount.path for mount in mounts]
-    found = itertools.islice(_distinct(choices), MOST_TRIED)
-    names = [own for own in found if own][:MOST_OPTIONS] or [_one_each(choices)]
+    combinations = itertools.islice(_distinct(choices), MOST_TRIED)
+    names = [own for own in combinations if own][:MOST_OPTIONS] or [_one_each(choices)]
     yield from (Binding(place, dict(zip(paths, own, strict=True))) for own in names if len(own) == len(paths))
 
 
 def _distinct(choices: Sequence[Sequence[str]]) -> Iterator[tuple[str, ...]]:
     """The ways to take one of each, none of them twice; an empty one for each step back."""
     taken: list[str] = []
-    left = [iter(own) for own in choices[:1]]  # not by recursion: a task may have a thousand mounts
-    while left:
-        name = next((name for name in left[-1] if name not in taken), None)
+    iterators = [iter(own) for own in choices[:1]]  # not by recursion: a task may have a thousand mounts
+    while iterators:
+        name = next((name for name in iterators[-1] if name not in taken), None)
         if name is None:
-            left.pop()
+            iterators.pop()
             del taken[-1:]
             yield ()
-        elif len(left) == len(choices):
+        elif len(iterators) == len(choices):
             yield (*taken, name)
         else:
             taken.append(name)
-            left.append(iter(choices[len(left)]))
+            iterators.append(iter(choices[len(iterators)]))
 
 
 def _one_each(choices: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """One of each, none of them twice, as far as there are such."""
     return tuple(
-        name for _, found in sorted(_matched(choices).given.items()) for name in found.volumes.values()
+        name for _, binding in sorted(_matched(choices).given.items()) for name in binding.volumes.values()
     )
 
 
@@ -189,7 +189,7 @@ class Matching:
         self.room, self.site = room, site
         self.given: dict[int, Binding] = {}
         self.steps = self.visits = 0
-        self._places = {rank: frozenset(b.place for b in found) for rank, found in options.items()}
+        self._places = {rank: frozenset(b.place for b in of_rank) for rank, of_rank in options.items()}
         self._of_volume: dict[str, int] = {}
         self._of_site: dict[object, set[int]] = {}
         self._reached = self._flow()
@@ -210,9 +210,9 @@ class Matching:
         Then ranks, volumes and places are a flow, of which the most there is can be found.
         """
         out: dict[str, list[Place]] = {}
-        for found in self.options.values():
+        for of_rank in self.options.values():
             own: dict[str, list[Place]] = {}
-            for binding in found:
+            for binding in of_rank:
                 if len(binding.volumes) != 1:
                     return None
                 own.setdefault(next(iter(binding.volumes.values())), []).append(binding.place)

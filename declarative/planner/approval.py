@@ -415,12 +415,12 @@ def fallbacks_data(plan: Plan) -> list[dict[str, Any]]:
     """What may be launched where planned offers are sold out."""
     return [
         {
-            "for": [f"node/{name}" for name in item.names],
-            "together": item.together,
+            "for": [f"node/{name}" for name in stand_in.names],
+            "together": stand_in.together,
             "offers": [
-                {**OfferKey.of(offer)._asdict(), "price": number(offer.price)} for offer in item.offers
+                {**OfferKey.of(offer)._asdict(), "price": number(offer.price)} for offer in stand_in.offers
             ],
-            "hourly_at_most": number(item.at_most),
+            "hourly_at_most": number(stand_in.at_most),
         }
-        for item in stand_ins(plan)
+        for stand_in in stand_ins(plan)
     ]

@@ -201,9 +201,9 @@ class Explainer:
         self.plan, self._decisions = plan_with_decisions(asked, max_work)
         self.previews = {n.name: n for n in self.plan.preview.nodes}
         self.seats: dict[str, dict[int, Reservation]] = {}
-        for item in self.plan.reservations:
-            if item.status is not ReservationStatus.RELEASED:
-                self.seats.setdefault(item.task, {})[item.rank] = item
+        for reservation in self.plan.reservations:
+            if reservation.status is not ReservationStatus.RELEASED:
+                self.seats.setdefault(reservation.task, {})[reservation.rank] = reservation
 
     @property
     def feasible(self) -> bool:
@@ -453,9 +453,9 @@ class Explainer:
     def _queued(self, place: Reservation, *, anew: bool) -> Iterator[Why]:
         """What a rank in its cluster's queue waits for, now or after the plan."""
         status = self.state.ranks.get(rank_name(place.task, place.rank))
-        for item in self.plan.preview.queued if anew else ():
-            if item.task == place.task:
-                text = f"it waits in the cluster's queue for {and_more(item.holders, 3)}"
+        for queued in self.plan.preview.queued if anew else ():
+            if queued.task == place.task:
+                text = f"it waits in the cluster's queue for {and_more(queued.holders, 3)}"
                 yield Why("queued", text)
         if not anew and status and status.state is RankState.PENDING and status.cause:
             yield Why("queued", status.cause)

@@ -266,12 +266,14 @@ def unknown_offers(
     if detail and not occupied:
         return tuple(Unseen(target=f"backend/{name}", detail=detail) for name in backends)
     out: list[Unseen] = []
-    for item in inventory.left_out:
-        host = item.host
+    for left_out in inventory.left_out:
+        host = left_out.host
         if host.fleet == fleet.name and (host.backend, host.key) not in occupied:
-            offer = offer_of_host(host, item.shape or Shape(cpu=0, memory_mib=0))
+            offer = offer_of_host(host, left_out.shape or Shape(cpu=0, memory_mib=0))
             target = offer_name(NodeType(*of_offer(offer, fleet)))
-            out.append(Unseen(target=target, detail=item.reason, offer=offer, known=item.shape is not None))
+            out.append(
+                Unseen(target=target, detail=left_out.reason, offer=offer, known=left_out.shape is not None)
+            )
     return tuple(out)
 
 
@@ -387,7 +389,7 @@ def in_short(fields: Mapping[str, Any], refusal: HostRefusal) -> str:
 
 def contact_notes(desired: Desired, state: State, inventory: Inventory) -> list[Diagnostic]:
     """One warning for all hosts of a fleet that are not used for one cause, whether they are nodes or not."""
-    refused = [(item.host, item.refusal) for item in inventory.left_out if item.refusal]
+    refused = [(left_out.host, left_out.refusal) for left_out in inventory.left_out if left_out.refusal]
     for record in state.of("node"):
         observed = inventory.readiness.get(record.address.name)
         if record.node.is_ssh_host and observed and observed.refusal:

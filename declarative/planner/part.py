@@ -247,17 +247,24 @@ def _reservations(plan: Plan, state: State, chosen: Container[str]) -> tuple[Res
     """The reservations after the chosen actions. What is left out keeps its place."""
     out: list[Reservation] = []
     touched = {group_of(a) for a in plan.actions}
-    for item in plan.reservations:
-        task = f"task/{item.task}"
+    for reservation in plan.reservations:
+        task = f"task/{reservation.task}"
         if task in chosen or task not in touched:
-            out.append(item)
+            out.append(reservation)
             continue
-        record = state.get("reservation", rank_name(item.task, item.rank))
+        record = state.get("reservation", rank_name(reservation.task, reservation.rank))
         node = record and state.get("node", record.reservation.node)
         if record and node:
             blocks = record.reservation.blocks
             out.append(
-                held_by(node_of(node), item.task, item.rank, blocks, volumes=item.volumes, status=KEPT)
+                held_by(
+                    node_of(node),
+                    reservation.task,
+                    reservation.rank,
+                    blocks,
+                    volumes=reservation.volumes,
+                    status=KEPT,
+                )
             )
     return tuple(out)
 

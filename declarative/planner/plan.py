@@ -237,10 +237,10 @@ def held_by(node: Node, task: str, rank: int, blocks: tuple[int, ...], **more: A
 def block_holders(state: State, held: Iterable[Reservation]) -> dict[str, dict[int, str]]:
     """Who will hold which block: the ranks with these reservations, and what is there and not recorded."""
     holders: dict[str, dict[int, str]] = {}
-    for item in held:
-        if item.status is not ReservationStatus.RELEASED:
-            name = f"rank/{rank_name(item.task, item.rank)}"
-            holders.setdefault(item.node, {}).update(dict.fromkeys(item.blocks, name))
+    for reservation in held:
+        if reservation.status is not ReservationStatus.RELEASED:
+            name = f"rank/{rank_name(reservation.task, reservation.rank)}"
+            holders.setdefault(reservation.node, {}).update(dict.fromkeys(reservation.blocks, name))
     for node, strays in state.strays.items():
         # A queued rank is shown, and not the jobs that it waits for.
         holders[node] = {**strays, **holders.get(node, {})}
@@ -262,7 +262,11 @@ class Difference:
 
 def differing_nodes(differences: Iterable[Difference]) -> list[Address]:
     """The nodes that differ until they are made anew, each once."""
-    return [*dict.fromkeys(Address.parse(item.address) for item in differences if not item.replaced)]
+    return [
+        *dict.fromkeys(
+            Address.parse(difference.address) for difference in differences if not difference.replaced
+        )
+    ]
 
 
 def total_price(prices: Iterable[float | None]) -> float | None:
@@ -587,7 +591,7 @@ class Plan:
     @property
     def restarts(self) -> int:
         """The number of running ranks that are stopped and started again."""
-        return sum(item.restart for item in self.reservations)
+        return sum(reservation.restart for reservation in self.reservations)
 
     @property
     def stops(self) -> int:

@@ -79,7 +79,7 @@ class Backoff:
         """The delayed groups, each with the time of its next try and its error. Groups not in `among` are
         forgotten.
         """
-        self._failed = {group: item for group, item in self._failed.items() if group in among}
+        self._failed = {group: failures for group, failures in self._failed.items() if group in among}
         return {
             group: (until, f"is tried again later: {error}")
             for group, (_, until, error) in self._failed.items()

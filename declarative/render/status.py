@@ -274,9 +274,9 @@ def _note(node: NodeView, why: str | None) -> str:
     reason = f": {sentence(why)}" if why else ""
     if node.state == NodeState.DRAINING and why:
         reason = sentence(why.removeprefix("drained"))  # ` since …`
-    seen = "" if node.age is None else f", seen {ago(node.age)}"
+    age = "" if node.age is None else f", seen {ago(node.age)}"
     rehearsal = ", its GPUs are a rehearsal" if node.rehearsal else ""
-    return f"{node.state}{reason}{price}{seen}{rehearsal}"
+    return f"{node.state}{reason}{price}{age}{rehearsal}"
 
 
 def ago(seconds: float) -> str:

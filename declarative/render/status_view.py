@@ -308,7 +308,7 @@ def status_json(view: StatusView) -> dict[str, Any]:
 
 def health_json(items: Iterable[Health]) -> list[dict[str, Any]]:
     """The things that are not well, as data."""
-    return [output(HealthOutput, item) for item in items]
+    return [output(HealthOutput, health) for health in items]
 
 
 def host_view(host: Host, unfit: LeftOut | None) -> HostView:
@@ -379,12 +379,14 @@ def status_view(
 
 def _node(record: Record, state: State, held: dict[int, str], now: float | None) -> NodeView:
     inputs = record.node
-    seen = readiness_of(record, state.readiness.get(record.address.name, Readiness(state=NodeState.UNKNOWN)))
+    readiness = readiness_of(
+        record, state.readiness.get(record.address.name, Readiness(state=NodeState.UNKNOWN))
+    )
     return NodeView(
         name=record.address.name,
         fleet=inputs.fleet,
-        state=seen.state.value,
-        reason=seen.reason,
+        state=readiness.state.value,
+        reason=readiness.reason,
         drained=drain_of(record),
         backend=inputs.backend,
         region=inputs.region,
@@ -393,8 +395,8 @@ def _node(record: Record, state: State, held: dict[int, str], now: float | None)
         price=inputs.price,
         cost=held_price(inputs.price, held, inputs.blocks) if inputs.is_shared else inputs.price,
         silence=state.silent.get(record.address.name),
-        observed_at=seen.observed_at,
-        age=None if now is None or seen.observed_at is None else max(0.0, now - seen.observed_at),
+        observed_at=readiness.observed_at,
+        age=None if now is None or readiness.observed_at is None else max(0.0, now - readiness.observed_at),
         resources=inputs.resources,
         total=inputs.blocks,
         holders=held,

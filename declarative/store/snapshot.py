@@ -58,7 +58,7 @@ def uncopied(state: State, held: HeldBlocks) -> dict[str, Any]:
             for node, block in sorted(held, key=lambda place: (natural(place[0]), place[1]))
         ],
         "ranks": {name: columns("rank_status", status) for name, status in state.ranks.items()},
-        "nodes": {name: {"idle_since": None, **seen} for name, seen in nodes.items()},
+        "nodes": {name: {"idle_since": None, **columns_of_node} for name, columns_of_node in nodes.items()},
         "volumes": {name: {"detached_since": since} for name, since in state.detached_since.items()},
         "generations": {str(address): number for address, number in state.generations.items()},
         "intents": [plain(intent, of_intent) for intent in sorted(state.intents, key=lambda i: i.id)],
@@ -322,12 +322,12 @@ def _bad(what: str) -> StateError:
     )
 
 
-def _check_format(found: object) -> None:
-    if isinstance(found, int) and not isinstance(found, bool) and not 1 <= found <= FORMAT_VERSION:
-        newer = found > FORMAT_VERSION
+def _check_format(version: object) -> None:
+    if isinstance(version, int) and not isinstance(version, bool) and not 1 <= version <= FORMAT_VERSION:
+        newer = version > FORMAT_VERSION
         raise StateError(
             "newer-format" if newer else "older-format",
-            f"the state to push has format {found}, this fleetform has {FORMAT_VERSION}",
+            f"the state to push has format {version}, this fleetform has {FORMAT_VERSION}",
             "push it with the version of fleetform that pulled it"
             + ("" if newer else "; then let this one renew the state"),
         )

@@ -59,10 +59,10 @@ class Findings:
 
     def extend(self, items: Iterable[Diagnostic]) -> None:
         """Add findings of the layers below. One without a hint gets its code's."""
-        for item in items:
+        for diagnostic in items:
             if not self.full:
-                known = CODES.get(item.code) if item.hint is None else None
-                self.items.append(replace(item, hint=known.fix) if known else item)
+                known = CODES.get(diagnostic.code) if diagnostic.hint is None else None
+                self.items.append(replace(diagnostic, hint=known.fix) if known else diagnostic)
 
     @property
     def full(self) -> bool:
@@ -72,7 +72,7 @@ class Findings:
     def finish(self) -> tuple[Diagnostic, ...]:
         """The warnings; `InvalidError` with all findings if one is an error."""
         items = in_order(self.items)
-        if any(item.severity is Severity.ERROR for item in items):
+        if any(diagnostic.severity is Severity.ERROR for diagnostic in items):
             if self.full:
                 summary = f"only the first {MAX_FINDINGS} findings are shown"
                 items = (*items, Diagnostic(code="too-many-errors", summary=summary, hint="fix these first"))

@@ -68,7 +68,7 @@ def with_files(
 
     `names` are the project's own documents. If the project has errors already, no file is read.
     """
-    read = read and all(item.severity is not Severity.ERROR for item in findings.items)
+    read = read and all(diagnostic.severity is not Severity.ERROR for diagnostic in findings.items)
     sender = Sender(root, hidden=frozenset(_hidden(desired, root, state)), documents=names, read=read)
     tasks: dict[str, TaskWant] = {}
     for name, want in desired.tasks.items():

@@ -504,7 +504,7 @@ class Removals(tuple[Removed, ...]):  # noqa: SLOT001  # it keeps its index
         return {"type": "array", "items": Removed.json_schema()}
 
     def plain(self) -> Json:
-        return [item.plain() for item in self]
+        return [entry.plain() for entry in self]
 
     def of(self, volume: str) -> Removed | None:
         """The entry for that volume: its own, else the one of its group."""
@@ -582,7 +582,7 @@ class Moves(tuple[Moved, ...]):
         return {"type": "array", "items": Moved.json_schema()}
 
     def plain(self) -> Json:
-        return [item.plain() for item in self]
+        return [entry.plain() for entry in self]
 
     def target(self, address: str) -> str | None:
         """The `to` of the entry that renames something to it, or to the `count` that it is of."""

@@ -357,7 +357,7 @@ def elsewhere(scene: Scene, ask: Ask) -> tuple[Elsewhere, ...]:
             continue
         tried = BoundTask(recount.assignment, job, domain).run()
         fits = job.ranks if tried.failed is None else len(fitting_ranks(recount.assignment, job, tried))
-        item = Elsewhere(
+        elsewhere = Elsewhere(
             fleet=area.fleet,
             backend=area.backend,
             region=area.region,
@@ -366,8 +366,8 @@ def elsewhere(scene: Scene, ask: Ask) -> tuple[Elsewhere, ...]:
             launches=tried.launches,
             hourly=round(tried.cost, 6),
         )
-        out.append(((tried.failed is not None, -fits, *tried.key), item))
-    return tuple(item for _, item in sorted(out, key=lambda p: p[0])[:MOST])
+        out.append(((tried.failed is not None, -fits, *tried.key), elsewhere))
+    return tuple(elsewhere for _, elsewhere in sorted(out, key=lambda p: p[0])[:MOST])
 
 
 def launched(scene: Scene, node: Node, seated: Sequence[tuple[Ask, int, Domain]]) -> Instead:

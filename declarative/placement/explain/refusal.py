@@ -238,7 +238,7 @@ class RefusalReports:
 
     def _unknown_pins(self, job: Job) -> str | None:
         """What to say where `instances` names no node that is there or will be, whatever is placed."""
-        unseen = (item.offer for rule in self.catalog.fleets.values() for item in rule.unseen)
+        unseen = (thing.offer for rule in self.catalog.fleets.values() for thing in rule.unseen)
         hosts = {offer.host.name for offer in unseen if offer and offer.host}
         pins = [p for p in job.task.instances if p not in {*self.catalog.index, *self.catalog.coming, *hosts}]
         if not pins:
@@ -476,11 +476,11 @@ class RejectionReport:
             target = offer_name(self.catalog.kinds[option.kind])
             yield option.fleet, target, option, self.of_option(option)
         for fleet, rule in self.catalog.fleets.items():
-            for item in rule.unseen:
-                reason = unseen_reason(task, rule.fleet, item)
-                if reason.code not in LASTING and item.offer:
-                    reason = self._far(NodeType(*of_offer(item.offer, rule.fleet))) or reason
-                yield fleet, item.target, None, reason
+            for unseen in rule.unseen:
+                reason = unseen_reason(task, rule.fleet, unseen)
+                if reason.code not in LASTING and unseen.offer:
+                    reason = self._far(NodeType(*of_offer(unseen.offer, rule.fleet))) or reason
+                yield fleet, unseen.target, None, reason
         for fleet in self.plan.without_offer:
             rule = self.catalog.fleets[fleet]
             none = fleet_reason(task, rule.fleet) or Mismatch("no-offer", rule.why_nothing())
