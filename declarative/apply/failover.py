@@ -139,7 +139,16 @@ class Failover:
         """
         for moving in moving_nodes(plan, planned, existing):
             creates_of = {name: creates[name] for name in moving.kinds.keys() - moving.followers}
-            moves = {name: _move_of(name, existing[name]) for name in moving.followers}
+            moves = {
+                name: Action(
+                    op=Op.CREATE,
+                    address=Address("node", name),
+                    reason=Reason.CASCADE,
+                    after=existing[name],
+                    backend=existing[name].backend,
+                )
+                for name in moving.followers
+            }
             group = _Group(moving=moving, planned=creates_of | moves)
             group.open, group.later = {*creates_of}, {*moves}
             self._groups.update(dict.fromkeys(moving.kinds, group))
@@ -317,9 +326,3 @@ def _offer_name(offer: OfferInputs) -> str:
 
 def _is_node_create(action: Action) -> bool:
     return action.op is Op.CREATE and action.address.kind == "node"
-
-
-def _move_of(name: str, node: NodeInputs) -> Action:
-    """The create of a node that exists, where its cluster goes."""
-    address = Address("node", name)
-    return Action(op=Op.CREATE, address=address, reason=Reason.CASCADE, after=node, backend=node.backend)

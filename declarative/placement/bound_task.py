@@ -65,7 +65,9 @@ class BoundTask:
             node = self._usable(name)
             if node is None or rank >= self.job.ranks:
                 continue
-            if self.spread and any(n == node or self._share(node, n) for n in out.values()):
+            if self.spread and any(
+                n == node or self.assignment.kind_of[n] in self._near(node) for n in out.values()
+            ):
                 continue
             kind = self.assignment.kind_of[node]
             idle = free.get(node, self.assignment.free[node])
@@ -82,10 +84,6 @@ class BoundTask:
         kind = self.assignment.kind_of[node]
         fits = kind in self.job.request.fit and self.catalog.inside(self.domain, kind)
         return node if fits else None
-
-    def _share(self, node: int, other: int) -> bool:
-        """Whether two nodes lie at one place of the level that ranks are spread over."""
-        return self.assignment.kind_of[other] in self._near(node)
 
     def _near(self, node: int) -> Collection[int]:
         """The kinds of nodes at one place of the level that ranks are spread over with a node."""

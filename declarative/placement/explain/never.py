@@ -168,10 +168,11 @@ class EmptyWorld:
             for rank in range(ask.stay + len(ask.numbers))
             if rank not in ask.numbers
         }
+        elastic = {name for name, rule in self.catalog.fleets.items() if rule.fleet.nodes is not None}
         nodes = [
             _idle(node, siblings)
             for node in self.catalog.nodes
-            if node.name not in gone and not (node.closed and self._is_elastic(node.fleet))
+            if node.name not in gone and not (node.closed and node.fleet in elastic)
         ]
         remaining = Counter(node.fleet for node in nodes)
         rules = {
@@ -185,10 +186,6 @@ class EmptyWorld:
         world = Assignment.start(Catalog([_launching(ask) for ask in asks], nodes, rules, volumes))
         keep_baselines(world)
         return world
-
-    def _is_elastic(self, fleet: str) -> bool:
-        rule = self.catalog.fleets.get(fleet)
-        return rule is not None and rule.fleet.nodes is not None
 
 
 def _likeness(job: Job) -> object:
