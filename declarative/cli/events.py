@@ -24,7 +24,7 @@ from declarative.model.diagnostic import Diagnostic, InvalidError, failed
 if TYPE_CHECKING:
     from declarative.model.resource import Desired
     from declarative.model.spec.policy import OperatorPolicy
-    from declarative.reconcile.round import Round
+    from declarative.reconcile.loop import Round
     from declarative.serve.webhooks import Webhook
     from declarative.store import Store
 

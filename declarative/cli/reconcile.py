@@ -65,7 +65,7 @@ def reconcile_command(
     `apply --allow-unplaced` does.
     """
     from declarative.cli.run_output import LoopOutput
-    from declarative.reconcile.round import Loop, Stop
+    from declarative.reconcile.loop import Loop, Stop
     from declarative.reconcile.rounds import Rounds
     from declarative.store.lock import Renewal
     from declarative.store.loop_state import RENEWED_EVERY

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from declarative.model.status import RankState, RankStatus
     from declarative.planner.inventory import Inventory
     from declarative.planner.plan import Origin, Plan
-    from declarative.reconcile.round import Wait
+    from declarative.reconcile.loop import Wait
     from declarative.render.progress import Mode, Progress
     from declarative.store import Store
 

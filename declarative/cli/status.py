@@ -20,7 +20,7 @@ from declarative.model.diagnostic import InvalidError, failed
 if TYPE_CHECKING:
     from declarative.model.state import State
     from declarative.model.status import Readiness
-    from declarative.reconcile.round import Round
+    from declarative.reconcile.loop import Round
     from declarative.render.status_view import StatusView
     from declarative.serve.latest_state import Recorded
 

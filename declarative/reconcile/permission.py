@@ -29,7 +29,7 @@ from declarative.planner.part import (
 )
 from declarative.planner.plan import Op, Plan, Reason, Unplaced, group_of
 from declarative.planner.tasks import DELAYS, due_retry
-from declarative.reconcile.round import Wait
+from declarative.reconcile.loop import Wait
 from declarative.store.journal import Permit
 from declarative.store.loop_state import ENDS, Approval
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from declarative.model.resource import Desired
     from declarative.model.spec.policy import OperatorPolicy
     from declarative.model.state import Record, State
-    from declarative.reconcile.round import Round
+    from declarative.reconcile.loop import Round
     from declarative.store import Store
 
 Marks = Mapping[str, object]

@@ -24,9 +24,9 @@ from declarative.model.state import State
 from declarative.model.status import Outage
 from declarative.planner.hosts import hosts_of
 from declarative.planner.plan import Plan
+from declarative.reconcile.loop import LoopObserver, Round, RunObserver, Stop, Wait, left_alone
 from declarative.reconcile.permission import AllowedPart, Backoff, choose, longest, refused
 from declarative.reconcile.repeatable import Marks, Moment, RepeatableRound, lasts, marks_of, settled
-from declarative.reconcile.round import LoopObserver, Round, RunObserver, Stop, Wait, left_alone
 from declarative.reconcile.watched_files import Checkout, WatchedFiles
 from declarative.render.status_view import status_view
 from declarative.spans import span

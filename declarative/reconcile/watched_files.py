@@ -20,7 +20,7 @@ from declarative.converge.actor import who
 from declarative.converge.project import ProjectSession
 from declarative.model.diagnostic import Diagnostic, InvalidError
 from declarative.model.resource import Desired
-from declarative.reconcile.round import LoopObserver
+from declarative.reconcile.loop import LoopObserver
 from declarative.store import Actor
 from declarative.store.lease import boottime
 from declarative.store.loop_state import LEASE_SECONDS

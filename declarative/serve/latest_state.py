@@ -11,7 +11,7 @@ from dataclasses import field, replace
 
 from declarative.model.record import struct
 from declarative.model.spec import Fleet
-from declarative.reconcile.round import Round
+from declarative.reconcile.loop import Round
 from declarative.render.html import Page
 from declarative.render.output_json import iso
 from declarative.render.status_view import StatusView

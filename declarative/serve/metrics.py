@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from declarative import __version__
 from declarative.model.status import NodeState, RankState
 from declarative.planner.plan import Plan
-from declarative.reconcile.round import Round
+from declarative.reconcile.loop import Round
 from declarative.serve.latest_state import LatestState, Recorded
 from declarative.store import StateError
 

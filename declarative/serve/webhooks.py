@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from declarative import __version__
 from declarative.model.record import struct
 from declarative.model.spec.project import HookFormat, Notify
-from declarative.reconcile.round import Round, Wait
+from declarative.reconcile.loop import Round, Wait
 from declarative.render.listings import event_json
 from declarative.render.output_json import to_line
 from declarative.store import Store

@@ -19,8 +19,8 @@ from declarative.model.state import Address, Intent, Record, Spent, State
 from declarative.model.status import NodeState, RankState, RankStatus, Readiness, Silence
 from declarative.planner.inventory import Inventory
 from declarative.provider import TransientError, TransientKind
+from declarative.reconcile.loop import Round
 from declarative.reconcile.repeatable import Moment, RepeatableRound, lasts, marks_of, settled
-from declarative.reconcile.round import Round
 from declarative.store.records import SEEN_ANEW
 from tests.planner.test_permit import PAIR, wanted
 from tests.support.model import World

@@ -13,8 +13,8 @@ from declarative.cli.run_output import LoopOutput
 from declarative.model.spec.project import Budget, Cause, Limits, Reconcile
 from declarative.model.state import Address
 from declarative.model.status import NodeState, RankState
+from declarative.reconcile.loop import Wait
 from declarative.reconcile.permission import Backoff
-from declarative.reconcile.round import Wait
 from declarative.store.journal import Permit
 from tests.support.cli import Project, fleet, task
 from tests.support.model import World

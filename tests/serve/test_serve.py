@@ -23,7 +23,7 @@ from declarative.model.blocks import Shape
 from declarative.model.diagnostic import Diagnostic
 from declarative.planner.inventory import Health
 from declarative.planner.plan import Op
-from declarative.reconcile.round import Round, Wait
+from declarative.reconcile.loop import Round, Wait
 from declarative.render.html import SECONDS, Page, hash_of, page_html
 from declarative.render.status_view import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.serve import server as servers

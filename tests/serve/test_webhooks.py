@@ -21,7 +21,7 @@ from declarative.model.diagnostic import Diagnostic
 from declarative.model.spec import Name
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.spec.project import HookFormat, Notify
-from declarative.reconcile.round import Round, Wait
+from declarative.reconcile.loop import Round, Wait
 from declarative.serve import webhooks
 from declarative.serve.webhooks import Announcer, Deliveries, Webhook, deliver, message, pending
 from declarative.store import open_store

@@ -11,8 +11,8 @@ from declarative.converge.project import CallerPermissions, ProjectSession
 from declarative.model.resource import Desired
 from declarative.planner.inventory import observed_state
 from declarative.planner.limits import with_limit_errors
+from declarative.reconcile.loop import Round, Stop
 from declarative.reconcile.permission import AllowedPart, Backoff, choose
-from declarative.reconcile.round import Round, Stop
 from declarative.reconcile.rounds import Rounds
 from declarative.render.status_view import StatusView
 from declarative.store.journal import Permit

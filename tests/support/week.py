@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from declarative.reconcile.round import Round
+from declarative.reconcile.loop import Round
 from tests.support.cli import Project, fleet, task
 from tests.support.places import HOUR, IDLE, Place
 from tests.support.rounds import Clock, Here
