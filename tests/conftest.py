@@ -34,8 +34,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(wrapper=True, optionalhook=True)
 def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
-    """Two processes a core: half of the time, tests wait for other processes and for what takes its time."""
-    return 2 * (yield)
+    """Three processes a core: most of the time, slow tests wait for other processes."""
+    return 3 * (yield)
 
 
 @pytest.hookimpl(wrapper=True)
