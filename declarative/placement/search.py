@@ -25,9 +25,6 @@ MOST_WEIGHT = 1e6
 ABOVE = 0.01
 """Launches that cost more than this part above the bound are looked at node by node."""
 
-MENDED = (30, 120)
-"""Tasks that found no place are seated again with about so many ranks: few, or else more of them."""
-
 TURNS, A_TURN, MOST_IMPROVED = 12, 40, 5_000
 """How often ranks on a few nodes are seated anew to make launches cheaper, how many ranks at a time, and
 the columns of all programs for that.
@@ -328,7 +325,7 @@ class Search:
         answer = cheapest(model, seating.assignment, self.cache, effort=self.effort, known=known)
         least = answer.bound
         if answer.decoded:
-            new = self._mended(self._greedy_on(answer.decoded, todo), todo)
+            new = self._greedy_on(answer.decoded, todo)
             if all(map(new.seats, todo)) and new.cost < seating.cost - CENT:
                 seating = replace(new, unseated=seating.unseated)
         seating = self._improved(seating, todo, least)
@@ -343,31 +340,6 @@ class Search:
         """
         model = self._model(self.start, jobs, (), seating, anywhere=True)
         return lower_bound(model, self.cache, effort=self.effort)
-
-    def _mended(self, seating: Seating, todo: Sequence[Job]) -> Seating:
-        """The plan with those seated that found no place, if a program finds places for them and for some
-        tasks that sit where they might (a large neighbourhood: Shaw 1998).
-        """
-        free = {job.index: job for job in todo}
-        for most in MENDED:
-            unseated = {job.index: job for job in todo if not seating.seats(job)}
-            if not unseated:
-                break
-            assignment, kinds = (
-                seating.assignment,
-                {kind for job in unseated.values() for kind in job.request.fit},
-            )
-
-            def use(
-                node: int, assignment: Assignment = assignment, kinds: set[int] = kinds
-            ) -> tuple[object, ...]:
-                kind = assignment.kind_of[node]
-                return kind not in kinds, -assignment.free[node] / self.catalog.kinds[kind].total, node
-
-            on = self._on_nodes(assignment, free)
-            tasks = unseated | _first([on[node] for node in sorted(on, key=use)], free, most)
-            seating = self._reseated(seating, tasks)[0] or seating
-        return seating
 
     def _improved(self, seating: Seating, todo: Sequence[Job], least: float) -> Seating:
         """The same tasks on cheaper launches, if programs find some for those on a few nodes: in turns,
