@@ -19,6 +19,7 @@ WIRED: Mapping[str, str] = {
     "openstack": "providers.cloud.openstack:OpenStack",
     "digitalocean": "providers.cloud.any.digitalocean:digital_ocean",
     "vultr": "providers.cloud.any.vultr:vultr",
+    "hyperstack": "providers.cloud.any.hyperstack:hyperstack",
     "gce": "providers.cloud.gce:Gce",
     "azure": "providers.cloud.azure:Azure",
     "azure_arm": "providers.cloud.azure:Azure",  # libcloud's name for it

@@ -93,6 +93,25 @@ class Rest:
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """The object in the answer to one request; empty if the answer has only a status."""
+        found = self.answer(what, method, path, about=about, params=params, body=body, headers=headers)
+        if found in (None, ""):
+            return {}
+        if not isinstance(found, dict):
+            raise bad_answer(what, "is no object")
+        return found
+
+    def answer(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        *,
+        about: str | None = None,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | Form | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The JSON in the answer to one request, whatever it is."""
         sent = {"Accept": "application/json", **(headers or {})}
         data = None
         if isinstance(body, Form):
@@ -104,12 +123,7 @@ class Rest:
         response = self._connection.request(
             what, path, about=about, method=method, params=dict(params or {}), data=data, headers=sent
         )
-        found = response.object
-        if found in (None, ""):
-            return {}
-        if not isinstance(found, dict):
-            raise bad_answer(what, "is no object")
-        return found
+        return response.object
 
 
 class RestAccount(Account, ABC):

@@ -169,6 +169,11 @@ NEEDED: Mapping[str, Mapping[str, str]] = {
         "credentials": "{key: VULTR_API_KEY}",
         "image": '"2284"',
     },
+    "hyperstack": {
+        "regions": "[CANADA-1]",
+        "credentials": "{key: HYPERSTACK_API_KEY}",
+        "image": "Ubuntu Server 24.04 LTS (Noble Numbat)",
+    },
 }
 """Driver → field → an example. `credentials` name environment variables."""
 _CHOICES = {"options": ("resource_group", "project", "project_id")}

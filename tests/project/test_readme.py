@@ -126,6 +126,7 @@ def test_each_cloud_is_shown():
         "azure",
         "digitalocean",
         "vultr",
+        "hyperstack",
     }
 
 

@@ -24,6 +24,7 @@ CLOUDS: dict[str, dict[str, Any]] = {
     "gcp": {"driver": "gce"},
     "azure": {"driver": "azure"},
     "vultr": {"driver": "vultr"},
+    "hyperstack": {"driver": "hyperstack"},
     "digitalocean": {"driver": "digitalocean"},
 }
 """Names of clouds in dstack and SkyPilot, and the first fields of a `backend` document for each."""

@@ -30,7 +30,8 @@ ANYWHERE = "*"
 """The key for an image that is the same in all regions."""
 FILTER = "filter"
 """The key for an image that is found by its name."""
-_ID = re.compile(r"[!-~]{1,255}")
+_ID = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
+"""An image's id or name. Hyperstack's have spaces."""
 _TEXT = re.compile(r"[ -~]{1,255}")
 
 

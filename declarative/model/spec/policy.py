@@ -27,6 +27,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "azure_arm": ("AZURE_*", "ARM_*"),
     "digitalocean": ("DIGITALOCEAN_*", "DO_*"),
     "vultr": ("VULTR_*",),
+    "hyperstack": ("HYPERSTACK_*",),
 }
 """The variables that each driver's own tools use. Any other driver has those that begin with its name."""
 

@@ -1,4 +1,5 @@
-"""Any driver of libcloud's, by its abilities, and the drivers with their own code: `digitalocean`, `vultr`.
+"""Any driver of libcloud's, by its abilities, and the drivers with their own code: `digitalocean`, `vultr`,
+`hyperstack`.
 
 `site.Site` defines what a cloud must be able to do. Each driver has a class for it; for all others it is
 `libcloud_site.LibcloudSite`, with libcloud's own methods. This module has the calls for nodes (see
@@ -206,9 +207,10 @@ class AnyCloud(Cloud):
         out: list[Offer] = []
         for region in config.regions:
             site = self._account.at(region).site
-            kinds = (False, True) if site.spots else (False,)
+            both = (False, True) if site.spots else (False,)
             for size in site.sizes():
                 places = self._places(region, size)
+                kinds = both if size.spot is None else (size.spot,)
                 out += [self._offer(region, zone, size, spot) for spot in kinds for zone in places]
         return tuple(out)
 
@@ -226,7 +228,7 @@ class AnyCloud(Cloud):
             zone=zone,
             instance_type=size.name,
             shape=size.shape,
-            price=None if spot else size.price,
+            price=None if spot and size.spot is None else size.price,
             spot=spot,
         )
 

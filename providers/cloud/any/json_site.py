@@ -12,6 +12,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from declarative.model.record import struct
@@ -38,13 +39,21 @@ class Rest:
     """Requests to one API. Safe to use from many threads."""
 
     def __init__(
-        self, account: Account, make: Callable[[str], Any], total: Callable[[Mapping[str, Any]], object]
+        self,
+        account: Account,
+        make: Callable[[str], Any],
+        total: Callable[[Mapping[str, Any]], object],
+        *,
+        rate: float | None = None,
+        variable: str = "",
     ) -> None:
         """`make` makes a driver for a token. `endpoint` and the timeout are set afterwards, since not all
-        constructors take them. `total`: see `JsonSite`.
+        constructors take them. `total`, `rate` and `variable`: see `JsonSite`.
         """
         self._total = total
         config, timeout = account.config, account.timeout
+        if variable and not config.credentials:
+            config = replace(config, credentials={"key": variable})
         values = settings.secrets(config, ("key",))
         account.scrub.learn(values.values())
         at = settings.host(config.endpoint) if config.endpoint else None
@@ -61,7 +70,7 @@ class Rest:
 
         key = (config.driver, config.backend, config.endpoint)
         self._rest = rest.Rest(
-            Connection(driver, limiter(*key), account.scrub, error_info, fence=config.fence), None
+            Connection(driver, limiter(*key, rate=rate), account.scrub, error_info, fence=config.fence), None
         )
 
     def ask(
@@ -75,6 +84,13 @@ class Rest:
     ) -> Mapping[str, Any]:
         """The object in the answer; empty for 204."""
         return self._rest.ask(f"{method} {path}", method, path, about=about, params=params, body=body)
+
+    def elements(self, path: str) -> list[Mapping[str, Any]]:
+        """The objects in an answer that is a list."""
+        found = self._rest.answer(f"GET {path}", "GET", path)
+        if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+            raise self.bad_answer(path, "is no list of objects")
+        return found
 
     def one(self, found: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]:
         """An element of an answer. If it is missing, the result is unknown: a fault."""
@@ -95,18 +111,22 @@ class Rest:
         path: str,
         name: str,
         following: Callable[[Mapping[str, Any]], dict[str, Any] | None],
+        *,
+        shifts: bool = False,
         **params: Any,
     ) -> list[Mapping[str, Any]]:
         """The items of all pages. `following` returns the parameters of the page after an answer.
 
         If an item disappears meanwhile, later ones move to a page that was read already. So the totals of all
-        pages must match the number of items found; otherwise the listing is restarted.
+        pages must match the number of items found; otherwise the listing is restarted. `shifts`: see
+        `JsonSite`.
         """
+        before: set[str] | None = None
         for _ in range(LOOKS):
             out: dict[str, Mapping[str, Any]] = {}
             more: dict[str, Any] | None = {}
             totals: set[int] = set()
-            read = Pages()
+            read, several = Pages(), False
             while more is not None:
                 found = self.ask("GET", path, **{**params, **more})
                 items, total = self.many(found, name, path)
@@ -115,8 +135,9 @@ class Rest:
                 after = following(found)
                 if how := read.fault(str(after)) if after is not None else None:
                     raise self.bad_answer(path, how)
-                more = after
-            if totals == {len(out)}:
+                more, several = after, several or after is not None
+            same, before = before == set(out), set(out)
+            if totals == {len(out)} and (same or not (shifts and several)):
                 return list(out.values())
         raise self.bad_answer(path, f"has `{name}` that change while they are read")
 
@@ -193,11 +214,13 @@ class Listing:
 
     name: str
     called: str
+    at: str = ""
+    """Another path of all things."""
 
     @property
     def path(self) -> str:
         """The path of all things."""
-        return f"/v2/{self.name}"
+        return self.at or f"/v2/{self.name}"
 
     @property
     def one(self) -> str:
@@ -214,13 +237,23 @@ class JsonSite(Site):
     MACHINE_ID: re.Pattern[str]
     """The form of a machine's id."""
 
+    rate: float | None = None
+    """How many requests a second the API allows in the long run, if it is known."""
+    shifts: bool = False
+    """Whether a page begins after a number of things, whatever they are by then. If a thing goes and another
+    comes while pages are read, the total stays and one thing is missed: a listing of several pages is then
+    read until it is twice the same.
+    """
+    variable: str = ""
+    """The environment variable with the key, for a backend that names none under `credentials`."""
+
     def __init__(self, account: Account, make: Callable[[str], Any], keys: str = "", word: str = "") -> None:
         """`make`: see `Rest`. `keys`: the path of the account's public keys, whose field is `word`; without
         it, `launch` gets the key itself.
         """
         self._keys = keys
         self._account = account
-        self._rest = Rest(account, make, self.total)
+        self._rest = Rest(account, make, self.total, rate=self.rate, variable=self.variable)
         self._ring = Ring(self._rest, keys, word, lambda: self._all(keys, "ssh_keys"))
 
     @staticmethod
@@ -234,7 +267,7 @@ class JsonSite(Site):
         """The parameters of the page after an answer; None if it was the last."""
 
     def _all(self, path: str, name: str, **params: Any) -> list[Mapping[str, Any]]:
-        return self._rest.all(path, name, self.following, **params)
+        return self._rest.all(path, name, self.following, shifts=self.shifts, **params)
 
     def _listed(self, listing: Listing, **params: Any) -> list[Mapping[str, Any]]:
         return self._all(listing.path, listing.name, **params)

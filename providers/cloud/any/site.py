@@ -204,6 +204,8 @@ class Size:
     """The regions that have it; None: all."""
     zones: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Region → the zones that have it. A region without zones has one offer for itself."""
+    spot: bool | None = None
+    """Whether all its machines are spot machines, at this price, or none is. None: as the site has it."""
     raw: Any = field(default=None, compare=False)
 
 
@@ -233,6 +235,7 @@ GPU_MEMORY_GB: Mapping[str, int] = {
     "A40": 48,
     "A100": 80,
     "L4": 24,
+    "L40": 48,
     "L40S": 48,
     "GH200": 96,
     "H100": 80,

@@ -22,19 +22,22 @@ from declarative.model.state import Address, Record
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError, TransientError
 from providers.cloud import account, bad_answers, cloud, connection
 from providers.cloud.any.digitalocean import DigitalOcean as Site
+from providers.cloud.any.hyperstack import Hyperstack
 from providers.cloud.bad_answers import Scrub, asked
 from providers.testing import NODE, VOLUME
 from tests.providers.azure import server as fake_azure
+from tests.providers.cloud.stand_in import Clock
 from tests.providers.cloud.web import Web
 from tests.providers.ec2.run import SECRETS
 from tests.providers.gce import server as fake_gce
+from tests.providers.hyperstack import server as fake_hyperstack
 from tests.providers.libcloud.digitalocean import DigitalOcean
 from tests.providers.openstack import run as openstack
 from tests.providers.openstack.server import REGION, SmallCloud
 from tests.support.model import of_attachment
 
 TOKEN = "dop_v1_very-secret"
-DRIVERS = ("ec2", "openstack", "gce", "azure", "digitalocean", "vultr", "linode")
+DRIVERS = ("ec2", "openstack", "gce", "azure", "digitalocean", "vultr", "hyperstack", "linode")
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +62,7 @@ def secrets(monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("FLEETFORM_TEST_TOKEN", TOKEN)
     monkeypatch.setattr(Site, "settle", 0.0)
+    monkeypatch.setattr(Hyperstack, "settle", 0.0)
     monkeypatch.setattr(account, "time", SimpleNamespace(monotonic=_ticking(), sleep=lambda _: None))
 
 
@@ -127,6 +131,13 @@ def provider(driver: str, url: str, folder: Any, pem: str, monkeypatch: Any) -> 
             "regions": (REGION,),
             "options": {"project": "demo", "settle": 0},
         }
+    if driver == "hyperstack":
+        monkeypatch.setenv("FLEETFORM_TEST_KEY", fake_hyperstack.KEY)
+        given = {
+            "credentials": {"key": "FLEETFORM_TEST_KEY"},
+            "regions": fake_hyperstack.REGIONS[:1],
+            "image": {"*": fake_hyperstack.IMAGES[0]},
+        }
     if driver == "ec2":
         keys = dict(zip(("key", "secret"), SECRETS, strict=True))
         given = {"credentials": keys, "regions": ("us-east-1",)}
@@ -137,8 +148,7 @@ def provider(driver: str, url: str, folder: Any, pem: str, monkeypatch: Any) -> 
             lineage="lineage-1",
             driver=driver,
             endpoint=url,
-            image={"*": "image-1"},
-            **given,
+            **{"image": {"*": "image-1"}, **given},
         )
     )
 
@@ -380,6 +390,7 @@ PLACES = {
     "azure": {"region": fake_azure.REGION, "zone": fake_azure.ZONE, "instance_type": "Standard_D2s_v3"},
     "openstack": {"region": REGION, "instance_type": "m1.tiny"},
     "digitalocean": {"region": "nyc3", "instance_type": "s-1vcpu-1gb"},
+    "hyperstack": {"region": fake_hyperstack.REGIONS[0], "instance_type": "n3-L40x1"},
 }
 
 
@@ -391,7 +402,10 @@ def served(driver: str) -> tuple[Any, Any]:
     if driver == "digitalocean":
         ocean = DigitalOcean()
         return ocean, f"http://127.0.0.1:{ocean.server_address[1]}"
-    web = Web(fake_gce.Gce() if driver == "gce" else fake_azure.Azure())
+    if driver == "hyperstack":
+        web = Web(fake_hyperstack.Hyperstack(Clock(tick=7.0), paced=False))
+    else:
+        web = Web(fake_gce.Gce() if driver == "gce" else fake_azure.Azure())
     return web, web.url
 
 
@@ -511,7 +525,11 @@ def test_what_was_sent_is_not_shown_however_it_comes_back(tmp_path, monkeypatch,
     def request(self, method, url, body=None, headers=None, **more):
         real(self, method, url, body=body, headers=headers, **more)
         said = dict(headers or {})
-        token = said.get("X-Auth-Token") or said.get("Authorization", "").removeprefix("Bearer ")
+        token = (
+            said.get("X-Auth-Token")
+            or said.get("api_key")
+            or said.get("Authorization", "").removeprefix("Bearer ")
+        )
         state.tokens.add(token or TOKEN)
         data = body.decode() if isinstance(body, bytes) else body
         state.sent = f"{method} {url} {said} {data} {state.sent}"[:20_000]
