@@ -29,6 +29,7 @@ from tests.providers.cloud.stand_in import Clock, Fault
 from tests.providers.cloud.web import LOST, Answer, Asked, Web
 from tests.providers.hyperstack.server import IMAGES, KEY, Hyperstack
 from tests.providers.hyperstack.test_server import serving
+from tests.support.cli import Project
 from tests.support.model import of_attachment
 
 MACHINES, VOLUMES = "/v1/core/virtual-machines", "/v1/core/volumes"
@@ -445,3 +446,45 @@ def test_nothing_is_lost_or_made_twice(tmp_path: Path, seed: int) -> None:
         assert not hyper.volumes
         state["on"] = False
         assert Fleet(server.url, tmp_path).provider.inventory() == ()
+
+
+@pytest.mark.slow
+def test_the_command_takes_the_next_offer_and_destroys(hyper: Hyperstack, web: Web, tmp_path: Path) -> None:
+    """The cheaper flavor is listed with stock, and refused for want of it."""
+    project, env = Project(tmp_path), {"HYPERSTACK_API_KEY": KEY}
+    hyper.refusing.add(("n3-H100x8-spot", REGION))
+    project.declare(
+        {
+            "type": "backend",
+            "name": "hyper",
+            "driver": "hyperstack",
+            "regions": [REGION],
+            "endpoint": web.url,
+            "image": IMAGES[0],
+        },
+        {
+            "type": "fleet",
+            "name": "gpu",
+            "backends": ["hyper"],
+            "nodes": 1,
+            "spot_policy": "auto",
+            "fallback": "any",
+            "resources": {"gpu": "H100:8"},
+            "prevent_destroy": False,
+        },
+        {
+            "type": "volume",
+            "name": "data",
+            "backend": "hyper",
+            "region": REGION,
+            "size": "3GB",
+            "prevent_destroy": False,
+        },
+    )
+    project.apply(env=env)
+    assert [machine["flavor"]["name"] for machine in hyper.machines.values()] == ["n3-H100x8"]
+    assert [volume["size"] for volume in hyper.volumes.values()] == [3]
+    assert project.plan(env=env)["actions"] == []
+    project.run("destroy", "--auto-approve", env=env)
+    assert nothing_is_left(hyper)
+    assert KEY not in (tmp_path / ".fleetform" / "state.db").read_bytes().decode("latin-1")
