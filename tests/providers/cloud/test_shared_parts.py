@@ -603,7 +603,8 @@ def test_notations_are_read_as_they_are_written(kind, value):
         (Images, [], "wrong-type"),
         (Images, {}, "wrong-type"),
         (Images, {"us-east-1": 5}, "bad-value"),
-        (Images, {"us-east-1": "ami 1"}, "bad-value"),
+        (Images, {"us-east-1": "ami-1 "}, "bad-value"),
+        (Images, {"us-east-1": "ami\t1"}, "bad-value"),
     ],
 )
 def test_notations_that_are_wrong(kind, value, code):
