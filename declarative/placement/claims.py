@@ -200,7 +200,7 @@ class _Claimant:
                     high, best = middle, world
                 else:
                     low = middle + 1
-            used = {node for node in best.seats[self.job.index] if node < len(self.total)}
+            used = {*best.seats[self.job.index]}
             if not high or used >= {*needed, *self.nodes[:high]}:
                 break
             needed.append(self.nodes[high - 1])
