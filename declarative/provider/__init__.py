@@ -366,6 +366,7 @@ OTHERS = {
     "google": "gce",
     "azurerm": "azure",
     "do": "digitalocean",
+    "lambdalabs": "lambda",
 }
 """Names that others have for clouds. dstack's users may have named their backends by its own."""
 

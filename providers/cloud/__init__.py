@@ -20,6 +20,7 @@ WIRED: Mapping[str, str] = {
     "digitalocean": "providers.cloud.any.digitalocean:digital_ocean",
     "vultr": "providers.cloud.any.vultr:vultr",
     "hyperstack": "providers.cloud.any.hyperstack:hyperstack",
+    "lambda": "providers.cloud.any.lambda_cloud:lambda_cloud",
     "gce": "providers.cloud.gce:Gce",
     "azure": "providers.cloud.azure:Azure",
     "azure_arm": "providers.cloud.azure:Azure",  # libcloud's name for it

@@ -301,10 +301,12 @@ class Limiter:
         sleep: Callable[[float], None] = time.sleep,
         *,
         rate: float | None = None,
+        least: float = 0.0,
     ) -> None:
         """`rate` is how many requests a second the API is known to allow in the long run. A complaint sets
-        the gap to it at once, and the gap stays near it.
+        the gap to it at once, and the gap stays near it. `least` is a gap in seconds that is always kept.
         """
+        self._least = least
         known = (FIRST_GAP, 2.0, RECOVERY) if rate is None else (1 / rate, GENTLY, STEADY)
         self._first, self._growth, self._recovery = known
         self._now = now
@@ -315,11 +317,11 @@ class Limiter:
         self._widened = 0.0
 
     def wait(self) -> None:
-        """Wait for a turn; returns at once without complaints."""
+        """Wait for a turn; returns at once without complaints, unless there is a gap to keep."""
         with self._turn:
             now = self._now()
             mine = max(now, self._next)
-            self._next = mine + self._gap
+            self._next = mine + max(self._gap, self._least)
         if mine > now:
             self._sleep(mine - now)
 
@@ -344,7 +346,7 @@ _LIMITERS: dict[Hashable, Limiter] = {}
 _TURN = threading.Lock()
 
 
-def limiter(*key: Hashable, rate: float | None = None) -> Limiter:
+def limiter(*key: Hashable, rate: float | None = None, least: float = 0.0) -> Limiter:
     """The limiter of an API or a part of it, shared by all providers of this process."""
     with _TURN:
-        return _LIMITERS.setdefault(key, Limiter(rate=rate))
+        return _LIMITERS.setdefault(key, Limiter(rate=rate, least=least))

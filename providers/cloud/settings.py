@@ -174,6 +174,11 @@ NEEDED: Mapping[str, Mapping[str, str]] = {
         "credentials": "{key: HYPERSTACK_API_KEY}",
         "image": "Ubuntu Server 24.04 LTS (Noble Numbat)",
     },
+    "lambda": {
+        "regions": "[us-east-1, us-south-2]",
+        "credentials": "{key: LAMBDA_API_KEY}",
+        "image": "lambda-stack-24-04",
+    },
 }
 """Driver → field → an example. `credentials` name environment variables."""
 _CHOICES = {"options": ("resource_group", "project", "project_id")}
@@ -188,8 +193,9 @@ def write(config: Config, field: str) -> str | None:
     if field not in examples:
         return None
     others = (name for name in examples if name != field and not _has(config, name))
-    # Without credentials in the YAML, EC2's are found as AWS's own tools find them.
-    missing = [field, *(name for name in others if (config.driver, name) != ("ec2", "credentials"))]
+    # Without credentials in the YAML, these drivers find them where the clouds' own tools do.
+    found = ("ec2", "lambda")
+    missing = [field, *(name for name in others if name != "credentials" or config.driver not in found)]
     first, *more = (f"`{name}: {examples[name]}`" for name in missing)
     as_well = f"; missing as well: {', '.join(more)}" if more else ""
     return f"write {first}{as_well}"

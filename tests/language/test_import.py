@@ -161,7 +161,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 
 CLOUDS_OF_SKY = (
-    *("k8s/prod", "kubernetes", "lambda", "runpod", "oci", "nebius", "cudo", "paperspace", "vast", "ibm"),
+    *("k8s/prod", "kubernetes", "runpod", "oci", "nebius", "cudo", "paperspace", "vast", "ibm"),
     *("fluidstack", "scp", "vsphere", "hyperbolic", "seeweb", "no-such"),
 )
 
@@ -218,10 +218,10 @@ def test_a_task_without_a_place_takes_the_projects_backends_and_never_this_machi
 
 
 def test_one_usable_cloud_of_several_is_kept_and_the_others_are_told(tmp_path):
-    found, done = of_sky(tmp_path, sky("{any_of: [{infra: aws/us-east-1}, {infra: k8s}, {infra: lambda}]}"))
+    found, done = of_sky(tmp_path, sky("{any_of: [{infra: aws/us-east-1}, {infra: k8s}, {infra: scp}]}"))
     assert found["fleet/job"]["backends"] == ["aws"]
     assert "left out an alternative of `resources` (kubernetes)" in done.stdout
-    assert "left out an alternative of `resources` (lambda)" in done.stdout
+    assert "left out an alternative of `resources` (scp)" in done.stdout
     assert done.stderr == ""
 
 

@@ -127,6 +127,7 @@ def test_each_cloud_is_shown():
         "digitalocean",
         "vultr",
         "hyperstack",
+        "lambda",
     }
 
 

@@ -128,12 +128,14 @@ def _changed_xml(content: bytes, chance: random.Random) -> bytes:
 
 
 class Tried:
-    """A provider, and a cloud in which it made a node and a volume."""
+    """A provider, and a cloud in which it made a node and, if it has `volumes`, a volume."""
 
-    def __init__(self, make: Callable[[], Any], place: dict[str, str], replayed: Replayed) -> None:
+    def __init__(
+        self, make: Callable[[], Any], place: dict[str, str], replayed: Replayed, *, volumes: bool = True
+    ) -> None:
         self._make, self._replayed = make, replayed
         there = make()
-        self.records = list(_made(there, place))
+        self.records = list(_made(there, place, volumes=volumes))
         for _, read in self._reads(there):
             read()
 
@@ -171,12 +173,12 @@ def _ready(there: Any, nodes: list[Record]) -> None:
         assert (found.reason or "").isprintable(), repr(found.reason)
 
 
-def _made(there: Any, place: dict[str, str]) -> Iterator[Record]:
+def _made(there: Any, place: dict[str, str], *, volumes: bool) -> Iterator[Record]:
     inputs: dict[str, Any] = {**NODE, **place, "backend": "there"}
     where: dict[str, Any] = {key: inputs[key] for key in ("region", "zone", "backend") if key in inputs}
     for address, given in (
         (Address("node", "gpu-0"), inputs),
-        (Address("volume", "data-0"), {**VOLUME, **where}),
+        *([(Address("volume", "data-0"), {**VOLUME, **where})] if volumes else []),
     ):
         outputs = there.create(address, "0" * 32, given, {})
         yield Record(address=address, backend="there", inputs=given, outputs=outputs)

@@ -26,6 +26,7 @@ CLOUDS: dict[str, dict[str, Any]] = {
     "vultr": {"driver": "vultr"},
     "hyperstack": {"driver": "hyperstack"},
     "digitalocean": {"driver": "digitalocean"},
+    "lambda": {"driver": "lambda"},
 }
 """Names of clouds in dstack and SkyPilot, and the first fields of a `backend` document for each."""
 _OTHER_NAMES = {"do": "digitalocean", "remote": "ssh", "k8s": "kubernetes"}

@@ -28,6 +28,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "digitalocean": ("DIGITALOCEAN_*", "DO_*"),
     "vultr": ("VULTR_*",),
     "hyperstack": ("HYPERSTACK_*",),
+    "lambda": ("LAMBDA_*",),
 }
 """The variables that each driver's own tools use. Any other driver has those that begin with its name."""
 

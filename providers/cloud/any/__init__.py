@@ -1,5 +1,5 @@
 """Any driver of libcloud's, by its abilities, and the drivers with their own code: `digitalocean`, `vultr`,
-`hyperstack`.
+`hyperstack`, `lambda`.
 
 `site.Site` defines what a cloud must be able to do. Each driver has a class for it; for all others it is
 `libcloud_site.LibcloudSite`, with libcloud's own methods. This module has the calls for nodes (see
@@ -109,12 +109,14 @@ class SiteNodes:
 
     def _running(self, at: At, machine: Machine, mark: Mark) -> Machine:
         """The machine once it runs. A machine that fails, and a duplicate, is deleted."""
-        zone = machine.zone or machine.region
+        zone, made = machine.zone or machine.region, machine.id
         machine = self._account.completed(at.site, machine)
         for _ in pauses(f"{machine.id} is still starting", zone):
             # The cloud has confirmed it: if it is not listed yet, it will be.
             found = look_up(lambda: of_mark(at.machines(), mark))
             machine = found[0] if found else machine
+            if found and made not in {one.id for one in found}:
+                continue  # an earlier try's is listed first: the one made now would be left behind
             if machine.state is NodeState.FAILED:
                 at.site.end(machine)
                 summary = f"{machine.id} failed while it started: {machine.reason or 'the reason is unknown'}"
@@ -128,9 +130,14 @@ class SiteNodes:
     # ----------------------------------------------------------------------------- update, delete
 
     def retag(self, machine: Machine, mark: Mark, have: Record, more: Mapping[str, str]) -> Mapping[str, Any]:
+        at = self._account.at(have.node.region)
+        if "machine" not in at.site.keeps and mark.tags != marks.tags_in(have.inputs):
+            summary = f"{mark.address}: {self._account.CLOUD} writes no tags on a machine that is there"
+            hint = f"`fleetform apply --replace {mark.address}` makes it anew with these `tags`"
+            raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
         known = {"user": more.get(marks.USER), "host_key": more.get(marks.HOST_KEY)}
         own = {key: value for key, value in known.items() if value}
-        rewrite(self._account.at(have.node.region), machine, mark, own)
+        rewrite(at, machine, mark, own)
         return outputs(machine) if machine.written.owner else have.outputs
 
     def remove(self, have: Record, there: Callable[[], list[Machine]]) -> None:

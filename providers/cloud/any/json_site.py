@@ -28,8 +28,8 @@ from providers.cloud.account import if_there
 from providers.cloud.any.account import Account
 from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What
 from providers.cloud.bad_answers import Pages, value_at
-from providers.cloud.connection import Connection, limiter
-from providers.cloud.faults import error_info
+from providers.cloud.connection import Connection, Limiter, limiter
+from providers.cloud.faults import Answer, ErrorInfo, error_info
 
 LOOKS = 5
 """How often a listing is restarted if it changed while its pages were read."""
@@ -46,21 +46,27 @@ class Rest:
         *,
         rate: float | None = None,
         variable: str = "",
+        secret: str | None = None,
+        pace: Limiter | None = None,
+        read: Callable[[Answer], ErrorInfo | None] = error_info,
     ) -> None:
         """`make` makes a driver for a token. `endpoint` and the timeout are set afterwards, since not all
         constructors take them. `total`, `rate` and `variable`: see `JsonSite`.
+
+        `secret` is sent as a bearer token, for a cloud without a driver of libcloud's, which would send the
+        one of `credentials`. `pace` replaces the usual limiter. `read` is for errors with codes.
         """
         self._total = total
         config, timeout = account.config, account.timeout
         if variable and not config.credentials:
             config = replace(config, credentials={"key": variable})
-        values = settings.secrets(config, ("key",))
-        account.scrub.learn(values.values())
+        key = settings.secrets(config, ("key",))["key"] if secret is None else secret
+        account.scrub.learn([key])
         at = settings.host(config.endpoint) if config.endpoint else None
         self._name = account.CLOUD
 
         def driver() -> Any:
-            found = make(values["key"])
+            found = make(key)
             link = found.connection
             link.timeout = timeout
             if at:
@@ -68,9 +74,10 @@ class Rest:
             link.connect()
             return found
 
-        key = (config.driver, config.backend, config.endpoint)
+        pace = pace or limiter(config.driver, config.backend, config.endpoint, rate=rate)
         self._rest = rest.Rest(
-            Connection(driver, limiter(*key, rate=rate), account.scrub, error_info, fence=config.fence), None
+            Connection(driver, pace, account.scrub, read, fence=config.fence),
+            None if secret is None else lambda: key,
         )
 
     def ask(
@@ -157,14 +164,23 @@ def _key(item: Mapping[str, Any]) -> object:
 class Ring:
     """The public key of a state's nodes, imported once into an account. Safe to use from many threads."""
 
-    def __init__(self, rest: Rest, path: str, word: str, have: Callable[[], list[Mapping[str, Any]]]) -> None:
-        """`have` lists the account's keys; `word` is the field with their public half."""
-        self._rest, self._path, self._word, self._have = rest, path, word, have
+    def __init__(
+        self,
+        rest: Rest,
+        path: str,
+        word: str,
+        have: Callable[[], list[Mapping[str, Any]]],
+        called: str = "id",
+    ) -> None:
+        """`have` lists the account's keys; `word` is the field with their public half, `called` the one by
+        which a launch names a key.
+        """
+        self._rest, self._path, self._word, self._have, self._called = rest, path, word, have, called
         self._turn = threading.Lock()
         self._ids: dict[str, str] = {}
 
     def ensure(self, name: str, public: str) -> str:
-        """Import the key if needed; returns its id in the account."""
+        """Import the key if needed; returns what a launch calls it."""
         with self._turn:
             if public not in self._ids:
                 self._ids[public] = self._find(public) or self._import(name, public)
@@ -173,7 +189,7 @@ class Ring:
     def _find(self, public: str) -> str | None:
         mine = public.split()[:2]
         found = (key for key in self._have() if str(key.get(self._word) or "").split()[:2] == mine)
-        return next((str(key["id"]) for key in found), None)
+        return next((str(key[self._called]) for key in found), None)
 
     def _import(self, name: str, public: str) -> str:
         try:
@@ -203,9 +219,13 @@ class Ring:
             r"\bkeys?\b", error.summary, re.IGNORECASE
         ):
             return error
+        self.forget()
+        return TransientError(TransientKind.BUSY, error.summary, about=error.about)
+
+    def forget(self) -> None:
+        """Look again before the next launch: the key may have been deleted."""
         with self._turn:
             self._ids.clear()
-        return TransientError(TransientKind.BUSY, error.summary, about=error.about)
 
 
 @struct(frozen=True, slots=True)

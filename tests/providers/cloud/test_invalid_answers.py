@@ -21,6 +21,7 @@ import pytest
 from declarative.model.state import Address, Record
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError, TransientError
 from providers.cloud import account, bad_answers, cloud, connection
+from providers.cloud.any import lambda_cloud
 from providers.cloud.any.digitalocean import DigitalOcean as Site
 from providers.cloud.any.hyperstack import Hyperstack
 from providers.cloud.bad_answers import Scrub, asked
@@ -31,13 +32,14 @@ from tests.providers.cloud.web import Web
 from tests.providers.ec2.run import SECRETS
 from tests.providers.gce import server as fake_gce
 from tests.providers.hyperstack import server as fake_hyperstack
+from tests.providers.lambda_cloud import server as fake_lambda
 from tests.providers.libcloud.digitalocean import DigitalOcean
 from tests.providers.openstack import run as openstack
 from tests.providers.openstack.server import REGION, SmallCloud
 from tests.support.model import of_attachment
 
 TOKEN = "dop_v1_very-secret"
-DRIVERS = ("ec2", "openstack", "gce", "azure", "digitalocean", "vultr", "hyperstack", "linode")
+DRIVERS = ("ec2", "openstack", "gce", "azure", "digitalocean", "vultr", "hyperstack", "lambda", "linode")
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +63,12 @@ def secrets(monkeypatch):
     for name, value in {**SECRETS, **fake_azure.SECRETS}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("FLEETFORM_TEST_TOKEN", TOKEN)
+    monkeypatch.setenv("FLEETFORM_TEST_LAMBDA", fake_lambda.KEY)
     monkeypatch.setattr(Site, "settle", 0.0)
     monkeypatch.setattr(Hyperstack, "settle", 0.0)
+    for name in ("GAP", "LAUNCH_GAP"):
+        monkeypatch.setattr(lambda_cloud, name, 0.0)
+    monkeypatch.setattr(lambda_cloud.Lambda, "settle", 0.0)
     monkeypatch.setattr(account, "time", SimpleNamespace(monotonic=_ticking(), sleep=lambda _: None))
 
 
@@ -138,6 +144,8 @@ def provider(driver: str, url: str, folder: Any, pem: str, monkeypatch: Any) -> 
             "regions": fake_hyperstack.REGIONS[:1],
             "image": {"*": fake_hyperstack.IMAGES[0]},
         }
+    if driver == "lambda":
+        given = {"credentials": {"key": "FLEETFORM_TEST_LAMBDA"}, "regions": ("us-east-1",)}
     if driver == "ec2":
         keys = dict(zip(("key", "secret"), SECRETS, strict=True))
         given = {"credentials": keys, "regions": ("us-east-1",)}
@@ -391,6 +399,7 @@ PLACES = {
     "openstack": {"region": REGION, "instance_type": "m1.tiny"},
     "digitalocean": {"region": "nyc3", "instance_type": "s-1vcpu-1gb"},
     "hyperstack": {"region": fake_hyperstack.REGIONS[0], "instance_type": "n3-L40x1"},
+    "lambda": {"region": "us-east-1", "instance_type": "gpu_1x_a10"},
 }
 
 
@@ -404,6 +413,11 @@ def served(driver: str) -> tuple[Any, Any]:
         return ocean, f"http://127.0.0.1:{ocean.server_address[1]}"
     if driver == "hyperstack":
         web = Web(fake_hyperstack.Hyperstack(Clock(tick=7.0), paced=False))
+    elif driver == "lambda":
+        lambdas = fake_lambda.Lambda(Clock(tick=60), paced=False)
+        for image in lambdas.images.values():
+            image["family"] = "image-1"
+        web = Web(lambdas)
     else:
         web = Web(fake_gce.Gce() if driver == "gce" else fake_azure.Azure())
     return web, web.url
@@ -559,6 +573,7 @@ def test_what_was_sent_is_not_shown_however_it_comes_back(tmp_path, monkeypatch,
     keys = [file.read_text() for file in tmp_path.rglob(".fleetform/keys/*")]
     hidden = {
         TOKEN,
+        fake_lambda.KEY,
         "very~secret.indeed",
         *state.tokens,
         *(line for key in (pem, *keys) for line in key.split()),

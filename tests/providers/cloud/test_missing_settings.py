@@ -34,6 +34,7 @@ def test_every_driver_of_ours_has_examples() -> None:
         ("digitalocean", "regions", ("{key: DIGITALOCEAN_TOKEN}", "`image: ")),
         ("vultr", "regions", ("{key: VULTR_API_KEY}", "`image: ")),
         ("hyperstack", "regions", ("{key: HYPERSTACK_API_KEY}", "`image: ")),
+        ("lambda", "regions", ("`image: lambda-stack-24-04`",)),
     ],
 )
 def test_a_backend_that_says_nothing(tmp_path: Any, driver: str, first: str, words: tuple[str, ...]) -> None:
