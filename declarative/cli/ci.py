@@ -382,8 +382,8 @@ class Forge:
     def ours(self, path: str, key: str, text: str) -> Iterator[Comment]:
         """Our comments or issues in a listing: `key` has their number, `text` their text."""
         who, identity = self.author
-        self._me = self._me or self.account()
         for entry in self.pages(f"{self._project}/{path}"):
+            self._me = self._me or self.account()
             if (entry.get(who) or {}).get(identity) == self._me and "pull_request" not in entry:
                 yield Comment(int(entry[key]), str(entry.get(text) or ""))
 
