@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -98,6 +98,22 @@ def move(old: Path, *to: Path, by: Sequence[str] = ()) -> str:
     return said(done.stdout + done.stderr)
 
 
+def killed_move(old: Path, new: Path, env: Mapping[str, str] | None = None) -> int:
+    """The exit code of a move that kills its own process group, once all of the group has ended."""
+    process = subprocess.Popen(command(old, new), env=env, start_new_session=True)
+    code = process.wait()
+    until(lambda: not group_lives(process.pid), "the killed group holds its lock")
+    return code
+
+
+def group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def said(answer: str) -> str:
     """Without the remark on the folder of all tests, which may be in one that is cleaned."""
     return "".join(line for line in answer.splitlines(True) if not line.startswith("files in /"))
@@ -182,7 +198,7 @@ exec {real}/{name} "$@" """,
     env = {**os.environ, "PATH": f"{stepped}:{os.environ['PATH']}"}
     for call in range(200):  # 0: in the midst of the copy
         count.write_text(f"{call}\n")
-        ended = subprocess.run(command(old, new), env=env, check=False, start_new_session=True).returncode
+        ended = killed_move(old, new, env)
         assert [whole(old), whole(new)].count(True) == 1, call
         if whole(old):
             assert move(old, new) == f"moved from {old} to {new}\n"
@@ -203,7 +219,7 @@ def test_the_mark_of_a_copy_ends_with_what_it_was_made_of(
     """A move that is killed just before its end leaves it. Another folder may come where the old one was."""
     other_disk(path)
     put(path / "rm", f"""[ "$*" != "-f {new}/moving" ] || kill -9 0\nexec {shutil.which("rm")} "$@" """)
-    subprocess.run(command(old, new), check=False, start_new_session=True)
+    killed_move(old, new)
     (path / "rm").unlink()
     assert (files(old.parent), (new / "moving").exists()) == (["state.gone"], True)
     claims(old, epoch=9).take(node(path="/y"))
@@ -228,7 +244,7 @@ def test_what_a_killed_move_left_is_known_until_all_of_it_is_erased(
         ("rm", f"""case $* in *{new}.moving) {shutil.which("rm")} "$2/moving" && kill -9 0 ;; esac"""),
     ):
         put(path / name, f"""{text}\nexec {shutil.which(name)} "$@" """)
-        subprocess.run(command(old, new), check=False, start_new_session=True)
+        killed_move(old, new)
         (path / name).unlink()
         assert files(new.parent) == ["state.moving"]
         assert ("claim" in files(new.parent / "state.moving")) == (name == "cp")
