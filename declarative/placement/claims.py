@@ -21,7 +21,7 @@ from declarative.model.spec.values import Backfill
 from declarative.placement.assignment import Assignment
 from declarative.placement.catalog import Catalog, Job, LaunchOption
 from declarative.placement.consolidation import keep_baselines
-from declarative.placement.greedy import Seating, base_for, seat
+from declarative.placement.greedy import Seating, base_for, seat, without_riders
 from declarative.placement.problem import GONE, Quota
 
 MOST_CLAIMS = 20
@@ -140,7 +140,10 @@ class _Claimant:
     ) -> None:
         self.catalog, self.job = seating.assignment.catalog, job
         jobs, seats = self.catalog.jobs, seating.assignment.seats
-        ahead = {i for i in seats if i in stays or jobs[i].task.priority >= job.task.priority}
+        ahead = without_riders(
+            seating.assignment,
+            (i for i in seats if i in stays or jobs[i].task.priority >= job.task.priority),
+        )
         start = Assignment.start(self.catalog)
         keep_baselines(start)
         self.base = base_for(start, seating.assignment, ahead)

@@ -144,6 +144,13 @@ def _note(assignment: Assignment, job: Job, found: Try) -> None:
         hold(assignment, job, rank, volumes)
 
 
+def without_riders(assignment: Assignment, tasks: Iterable[int]) -> set[int]:
+    """The tasks but those that launch nothing and sit on a launch: it is made for others."""
+    launched, jobs = {launch.node for launch in assignment.launches}, assignment.catalog.jobs
+    seats = assignment.seats
+    return {i for i in tasks if not jobs[i].reuse or launched.isdisjoint(seats.get(i, ()))}
+
+
 def base_for(
     start: Assignment, found: Assignment, stay: Collection[int], *, with_launches: bool = False
 ) -> Assignment:

@@ -13,7 +13,7 @@ from declarative.placement.assignment import SEAT_WORK, Assignment
 from declarative.placement.bound_task import BoundTask
 from declarative.placement.catalog import Catalog, Job, LaunchOption
 from declarative.placement.consolidation import Consolidation, keep_baselines, launch_baselines
-from declarative.placement.greedy import CENT, Seating, base_for, keep_places, seat_all
+from declarative.placement.greedy import CENT, Seating, base_for, keep_places, seat_all, without_riders
 from declarative.placement.program.decode import Decoded
 from declarative.placement.program.model import SKEW, PlacementModel
 from declarative.placement.program.solve import cheapest, fullest, lower_bound
@@ -120,7 +120,8 @@ class Search:
         """Tasks that were looked at: no program adds one of them."""
         base = kept
         if before:
-            done = {job.index for job in jobs if job.task.priority >= before.priority}
+            ahead = (job.index for job in jobs if job.task.priority >= before.priority)
+            done = without_riders(before.seating.assignment, ahead)
             proved = done & before.seating.proved
             fullest = before.seating.fullest
             base = base_for(self.start, before.seating.assignment, kept.seats.keys() | done)

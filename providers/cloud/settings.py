@@ -194,8 +194,8 @@ def write(config: Config, field: str) -> str | None:
         return None
     others = (name for name in examples if name != field and not _has(config, name))
     # Without credentials in the YAML, these drivers find them where the clouds' own tools do.
-    found = ("ec2", "lambda")
-    missing = [field, *(name for name in others if name != "credentials" or config.driver not in found)]
+    finds_own = ("ec2", "lambda")
+    missing = [field, *(name for name in others if name != "credentials" or config.driver not in finds_own)]
     first, *more = (f"`{name}: {examples[name]}`" for name in missing)
     as_well = f"; missing as well: {', '.join(more)}" if more else ""
     return f"write {first}{as_well}"

@@ -112,6 +112,19 @@ def test_fleets_launch_what_they_want_for_themselves_whatever_waits():
     assert {r.task for r in out.refusals} >= {"high"}
 
 
+def test_who_rode_on_a_launch_that_is_claimed_buys_none():
+    """The gang claims the last launch, which was for `small` alone: `rider` has no place there any more."""
+    rider = ask("rider", resources={"cpu": 2}, priority=100, creation_policy="reuse")
+    launcher = ask("launcher", exclusive=False, resources={"cpu": 4})
+    rules = [fleet(existing=2, nodes="0..3", offers=[offer()], blocks=4)]
+    nodes = [node("gpu-0", held=range(4)), node("gpu-1", held=range(4))]
+    gang = high(nodes=3, placement="any", priority=50)
+    alone = run([launcher, rider], nodes, rules)
+    assert places(alone).keys() == {"launcher-0", "rider-0"}
+    out = run([gang, launcher, rider], nodes, rules)
+    assert (places(out), out.launches) == ({}, ())
+
+
 def test_a_gang_leaves_the_rest_of_a_node_that_it_needs_in_part():
     """Two ranks of half a node each: one node is idle and one is full, so half of the idle one is kept."""
     gang = high(nodes=2, placement="any", exclusive=False, spread="node", resources={"cpu": 4})
