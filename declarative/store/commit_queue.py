@@ -42,6 +42,8 @@ class QueuedWrite:
         """Whether it is committed, or has failed."""
         self.is_awaited = work is None
         """Whether a thread waits for it."""
+        self.progressed: threading.Condition | None = None
+        """Signals to the thread that waits that it may commit, or that the write is done."""
         self.then: Callable[[], object] | None = None
         """Called once it is committed."""
 
@@ -56,10 +58,8 @@ class CommitQueue:
         self._database = database
         self._begin = begin
         self._committed = committed
-        turn = threading.Lock()
-        self._freed = threading.Condition(turn)
-        """Signals that another thread may commit, and that writes are done."""
-        self._arrived = threading.Condition(turn)
+        self._mutex = threading.Lock()
+        self._arrived = threading.Condition(self._mutex)
         """Signals to the thread that commits that as many writes have come as it waits for."""
         self._queue: deque[QueuedWrite] = deque()
         self._is_busy = False
@@ -98,7 +98,7 @@ class CommitQueue:
 
     def on_commit(self, write: QueuedWrite, then: Callable[[], object]) -> None:
         """Do that once a write that was left is committed; never if it fails."""
-        with self._freed:
+        with self._mutex:
             write.then = then
             if not write.is_done or write.error:
                 return
@@ -109,7 +109,7 @@ class CommitQueue:
         """Between two commits: the writes that came before are in an earlier one, the others in a later."""
         mark = self._enqueue(QueuedWrite(None))
         self._await_turn(mark)
-        with self._freed:
+        with self._mutex:
             self._queue.remove(mark)
         try:
             yield
@@ -122,34 +122,47 @@ class CommitQueue:
         def is_due() -> bool:
             return not self._is_busy and write is next(w for w in self._queue if w.is_awaited)
 
-        with self._freed:
+        with self._mutex:
             write.is_awaited = True
             try:
-                self._freed.wait_for(lambda: write.is_done or is_due())
+                if not (write.is_done or is_due()):
+                    write.progressed = threading.Condition(self._mutex)
+                    write.progressed.wait_for(lambda: write.is_done or is_due())
             except BaseException:  # an interrupt: no other thread waits for this write
                 if write in self._queue:
                     self._queue.remove(write)
-                self._freed.notify_all()
+                self._wake_next()
                 raise
             if not write.is_done:
                 self._is_busy = True
             return not write.is_done
 
     def _free(self) -> None:
-        with self._freed:
+        with self._mutex:
             self._is_busy = False
-            self._freed.notify_all()
+            self._wake_next()
+
+    def _wake_next(self) -> None:
+        """Only the thread whose turn is next: each that wakes in vain costs time."""
+        for write in self._queue:
+            if write.is_awaited:
+                if write.progressed:
+                    write.progressed.notify()
+                return
 
     def _commit(self) -> None:
-        """Commit the first writes of the queue."""
-        writes = self._take()
+        """Commit the first writes of the queue, after a moment in which as many come as the last time."""
+        with self._arrived:
+            if self._patience:
+                self._arrived.wait_for(self._has_expected, self._patience)
+        writes: list[QueuedWrite] = []
+        self._take(writes)  # they get the error if no transaction can begin
         error: BaseException | None = None
         started = time.monotonic()
         try:
             # Each write would pay for a savepoint. Instead, after a fault, the other writes are done again.
-            remaining = list(writes)
-            while remaining and (bad := self._write(remaining)):
-                remaining.remove(bad)
+            while not self._write(writes):
+                pass
         except BaseException as fault:
             error = fault
             if not isinstance(fault, Exception):
@@ -158,44 +171,52 @@ class CommitQueue:
             self._patience = min(time.monotonic() - started, self._database.commit_patience)
             self._finish(writes, error)
 
-    def _take(self) -> list[QueuedWrite]:
-        """The first writes of the queue, after a moment in which as many come as the last time."""
-        with self._arrived:
-            if self._patience:
-                self._arrived.wait_for(self._has_expected, self._patience)
-            writes = [*islice(takewhile(lambda write: write.work, self._queue), MOST_WRITES)]
-            for _ in writes:
-                self._queue.popleft()
-            return writes
-
     def _has_expected(self) -> bool:
         return len(self._queue) >= self._expected or any(write.work is None for write in self._queue)
 
-    def _write(self, writes: list[QueuedWrite]) -> QueuedWrite | None:
-        """Commit writes in one transaction; or the one that failed, and then nothing is committed."""
+    def _write(self, writes: list[QueuedWrite]) -> bool:
+        """Commit `writes` that have not failed, and what is added to them: the writes that come until all
+        are done. False if one failed: then nothing is committed.
+        """
         write = None
         try:
             with self._database.writing() as connection:
                 with self._database.mutex:
                     self._begin(connection)
-                for write in writes:
-                    assert write.work is not None
-                    with as_state_error(self._database.name), self._database.mutex:
-                        write.outcome = write.work(connection)
+                number = 0
+                while number < len(writes) or self._take(writes):
+                    write = writes[number]
+                    number += 1
+                    if write.error is None:
+                        assert write.work is not None
+                        with as_state_error(self._database.name), self._database.mutex:
+                            write.outcome = write.work(connection)
                 write = None
         except Exception as error:
             if write is None:
                 raise
             write.error = error
-            return write
+            return False
         self._committed()
-        return None
+        return True
+
+    def _take(self, writes: list[QueuedWrite]) -> bool:
+        """Move the first writes of the queue to `writes`; whether there were any."""
+        with self._mutex:
+            ready = islice(takewhile(lambda write: write.work, self._queue), MOST_WRITES - len(writes))
+            taken = [*ready]
+            for _ in taken:
+                self._queue.popleft()
+        writes += taken
+        return bool(taken)
 
     def _finish(self, writes: list[QueuedWrite], error: BaseException | None) -> None:
-        with self._freed:
+        with self._mutex:
             self._expected = min(len(writes) + len(self._queue), MOST_WRITES)
             for write in writes:
                 write.error, write.is_done = write.error or error, True
+                if write.progressed:
+                    write.progressed.notify()
             # From now on, `on_commit` calls at once.
             callbacks = [write.then for write in writes if write.then and not write.error]
         for then in callbacks:

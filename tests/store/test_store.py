@@ -1025,10 +1025,6 @@ def queued(writer: Writer, *steps: Callable[[], object]) -> list[BaseException |
     return found
 
 
-FIRST = 1
-"""The commit of the write behind which others wait in `queued`."""
-
-
 def counted(monkeypatch, store: Store) -> list[int]:
     """How many transactions were committed."""
     commits: list[int] = []
@@ -1053,12 +1049,12 @@ def test_steps_that_wait_are_committed_together(store, writer, monkeypatch) -> N
     commits = counted(monkeypatch, store)
     steps = [partial(writer.begin, "create", name, "local", {}) for name in names]
     assert queued(writer, *steps) == [None] * 5
-    assert len(commits) == FIRST + 1
+    assert len(commits) == 1
     begun = store.read().intents
     assert {intent.address for intent in begun} == {*names}
     commits.clear()
     assert queued(writer, *(partial(writer.finish, i, {"id": i.token}) for i in begun)) == [None] * 5
-    assert len(commits) == FIRST + 1
+    assert len(commits) == 1
     assert {*store.read().records} == {*names}
     assert store.read().serial == 5
     assert store.check() == []
@@ -1066,9 +1062,9 @@ def test_steps_that_wait_are_committed_together(store, writer, monkeypatch) -> N
 
 def test_a_group_waits_for_as_many_steps_as_came_before(store, writer, monkeypatch) -> None:
     """The threads that a commit wakes come back one by one; the first begins no commit without the others."""
-    groups, names = writer._commits, [Address("volume", f"data-{i}") for i in range(3)]
+    groups, names = writer._commits, [Address("volume", f"data-{i}") for i in range(4)]
     steps = [partial(writer.begin, "create", name, "local", {}) for name in names]
-    assert queued(writer, *steps) == [None] * 3
+    assert queued(writer, *steps[1:]) == [None] * 3  # with that of this thread, four
     commits = counted(monkeypatch, store)
     groups._patience = 600
     threads = [threading.Thread(target=step) for step in steps]
@@ -1140,16 +1136,19 @@ def test_an_end_that_is_left_is_done_again_if_its_commit_fails(store, writer, mo
 
 def test_what_is_to_be_done_once_a_step_is_committed_is_done_once(store, writer, monkeypatch) -> None:
     """Even if it is added while the threads of the group are informed."""
-    groups, told, real = writer._commits, Mock(), writer._commits._freed
+    groups, told, real = writer._commits, Mock(), writer._commits._mutex
     step = groups.leave(lambda _connection: None)
 
-    class Turn(threading.Condition):
-        def __exit__(self, *error: object) -> None:
-            real.__exit__(*error)
+    class Turn:
+        def __enter__(self) -> None:
+            real.acquire()
+
+        def __exit__(self, *_error: object) -> None:
+            real.release()
             if step.is_done and not step.then:
                 groups.on_commit(step, told)
 
-    monkeypatch.setattr(groups, "_freed", Turn(real._lock))
+    monkeypatch.setattr(groups, "_mutex", Turn())
     writer.log("forget", NODE)
     told.assert_called_once_with()
 
@@ -1183,7 +1182,7 @@ def test_a_step_that_fails_takes_no_other_with_it(store, writer, monkeypatch) ->
         partial(begin, Address("volume", "b"), "local", {}),
     )
     assert (first, str(bad), last) == (None, "it is not to be", None)
-    assert len(commits) == FIRST + 1
+    assert len(commits) == 1
     state = store.read()
     assert {i.address.name for i in state.intents} == {"a", "b"}
     assert NODE not in state.generations
@@ -1211,7 +1210,7 @@ def test_an_interrupted_thread_leaves_nobody_waiting(store, writer) -> None:
 
     def first(_connection: Connection) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(groups._freed, "wait", Mock(side_effect=KeyboardInterrupt))
+            patch.setattr(threading.Condition, "wait", Mock(side_effect=KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 groups.do(lambda _connection: found.append("interrupted"))
         thread.start()
