@@ -13,7 +13,7 @@ import pytest
 
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState
-from declarative.provider import PermanentError, Provider, ProviderError, Thing, TransientError
+from declarative.provider import PermanentError, PermanentKind, Provider, ProviderError, Thing, TransientError
 from declarative.provider.optional import Adjusts, Checks, Clears, FindsOthers, Recalls, Terms
 from providers.testing.place import Base, Place, Spoilt, launch
 
@@ -168,6 +168,23 @@ class Things(Base):
         finally:
             stranger.clear()
         assert place.create(record) == record
+
+    def test_what_is_there_and_not_ours_does_not_count_as_deleted(self, place: Place) -> None:
+        """Whether somebody removed our mark or wrote another's over it: a thing that would stay, and cost
+        money, is reported. Only one that is certainly gone is forgotten.
+        """
+        if not isinstance(place.provider, Recalls):
+            pytest.skip("this provider finds nothing by its id")
+        made = [place.node(), *([place.volume()] if self.volumes else [])]
+        stranger = Place(self, place.folder)
+        for record in made:
+            with pytest.raises(PermanentError) as caught:
+                stranger.provider.delete(record)
+            assert caught.value.kind is PermanentKind.CONFLICT
+        assert {thing.address for thing in place.provider.inventory()} == {r.address for r in made}
+        for record in made:
+            place.provider.delete(record)
+            stranger.provider.delete(record)
 
     def test_errors_are_only_those_of_the_port(self, place: Place) -> None:
         """Asked about an absent thing, a provider answers or raises one of the two kinds; nothing else."""

@@ -8,31 +8,46 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from declarative.model.inputs import NodeInputs
+from declarative.model.inputs import NodeInputs, inputs_of
 from declarative.model.resource import Offer
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState
-from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError
+from declarative.provider import (
+    Ended,
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    TransientError,
+    TransientKind,
+)
 from providers.cloud import checks, marks
-from providers.cloud.account import if_there, look_up, pauses
-from providers.cloud.any.account import Account, At, first_of_each, of_mark, recalled, rewrite, unmarked
-from providers.cloud.any.site import TAKEN, Machine, Size, Wanted, Written
+from providers.cloud.account import if_there, look_up, waits
+from providers.cloud.any.account import Account, At, first_of_each, of_mark, rewrite, written_of
+from providers.cloud.any.site import TAKEN, Machine, Names, Reserves, Size, Tags, Wanted
 from providers.cloud.any.volumes import SiteAttachments, SiteVolumes, Volumes
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
+from providers.cloud.faults import fault
 from providers.cloud.keys import USER, user_data
 from providers.cloud.marks import Mark
 from providers.cloud.nodes import Nodes, outputs
+from providers.cloud.placement_groups import Reserved
 from providers.cloud.provider import Cloud
+
+FINGERPRINT = f"{marks.OURS}fingerprint"
+"""A machine's tag: the fingerprint of the key that may log in."""
+SURE = 4
+"""How many looks in a row must miss a machine that existed: a single one may be too early."""
 
 
 class SiteNodes:
-    """The nodes of a site. It lists only things of ours, so nothing is asked for by its id."""
+    """The nodes of a site."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -41,125 +56,191 @@ class SiteNodes:
     def listed(self, *, address: str | None = None) -> list[Machine]:
         """All of ours that are alive, at all sites, without duplicates of one create."""
         found = first_of_each(self._account.each(At.machines))
-        return [m for m in found if address is None or str(m.written.address) == address]
+        return [m for m in found if address is None or m.tags.get(marks.ADDRESS) == address]
 
     def candidates(self, address: Address, token: str) -> list[Machine]:
-        return [m for m in self.listed() if (m.written.address, m.written.token) == (address, token)]
+        """A machine that never ran does not count: its create deletes it."""
+        found = self._account.each(lambda at: at.machines_of(address, token))
+        return [machine for machine in found if machine.state is not NodeState.FAILED]
 
     def recorded(self, records: Sequence[Record]) -> Iterator[tuple[Record, Machine | Ended | None]]:
-        """The machines that exist by their ids although their owner's mark is missing."""
-        for record, found in recalled(self._account, "machine", records):
-            yield record, found if isinstance(found, Ended) else _machine(record, found)
+        for at, found in self._account.by_site(records):
+            ids = {record.address: _id(record) for record in found if _id(record)}
+            there = at.machines_by_id(list(ids.values()))
+            lost = [made for made in ids.values() if made not in there]
+            missing = at.site.missing("machine", lost) if lost else {}
+            for record in found:
+                made = ids.get(record.address, "")
+                if made in there:
+                    yield record, there[made]
+                elif made in missing:
+                    why = missing[made]
+                    yield record, Ended(reason=why) if why else None
 
     def machine(self, have: Record, *, ending: bool) -> Machine | None:
-        """The machine by its id. One without its mark counts too, unless `ending`."""
-        at, made = self._account.at(have.node.region), str(have.outputs.get("id") or "")
-        found = next((m for m in at.machines() if m.id == made), None)
-        if found or ending or not made or not unmarked(at, "machine", made):
-            return found
-        return _machine(have, Written(owner="", token="", address=have.address))
+        """The machine by its id, with its mark or without; one that is ending only if it is to be ended."""
+        at, made = self._account.at(have.node.region), _id(have)
+        found = at.machines_by_id([made]).get(made) if made else None
+        if ending and made and found is None:
+            at.site.check_gone("machine", made)
+        return None if found is None or (found.gone and not ending) else found
 
     def type_of(self, machine: Machine, made: str) -> str:
-        """The site does not report it."""
-        return ""
+        """Clouds vary in upper and lower case. The part after a `+` is not the cloud's."""
+        wanted, plus, rest = made.partition("+")
+        return (
+            made if machine.type.lower() == wanted.lower() else machine.type and f"{machine.type}{plus}{rest}"
+        )
 
     # ------------------------------------------------------------------------------------- create
 
     def create(self, mark: Mark, node: NodeInputs) -> Machine:
         """Return when the machine runs."""
         at = self._account.at(node.region)
-        try:
-            machine = self._account.create_once(
-                "machine",
-                at,
-                mark,
-                lambda: at.site.launch(self._wanted(at, mark, node)),
-                lambda: of_mark(at.machines(), mark),
-            )
-        except PermanentError:
-            with suppress(ProviderError):  # an error about it was already reported
-                self._leave(at)
-            raise
-        return self._running(at, machine, mark)
+        with at.site.around(node, ends=False):
+            try:
+                machine = self._account.create_once(
+                    "machine",
+                    at,
+                    mark,
+                    partial(self._launch, at, mark, node),
+                    partial(at.machines_of, mark.address, mark.token, node),
+                )
+            except PermanentError as error:
+                with suppress(ProviderError):  # an error about it was already reported
+                    if isinstance(at.site, Names) and error.kind is not PermanentKind.CONFLICT:
+                        at.site.clean(at.site.id_of("machine", mark.address, mark.token, node))
+                    if at.lists and not at.machines():
+                        self._drop_key(at)
+                raise
+            return self._running(at, machine, mark)
 
-    def _wanted(self, at: At, mark: Mark, node: NodeInputs) -> Wanted:
-        if node.spot and not at.site.spots:
+    def _launch(self, at: At, mark: Mark, node: NodeInputs) -> Machine:
+        """Request the machine. All that it needs exists then."""
+        site = at.site
+        if node.spot and not site.spots:
             summary = f"{mark.address}: {self._account.CLOUD} has no spot machines"
             raise PermanentError(PermanentKind.INVALID, summary, about="spot_policy")
-        login, key = self._keys.made(), self._keys.host_key(mark.token)
+        login, key = self._account.login(at), self._keys.host_key(mark.token)
         user = self._account.config.ssh_user or USER
-        written = Written(
-            owner=mark.owner,
-            token=mark.token,
-            address=mark.address,
-            inputs=mark.inputs,
-            own={"user": user, "host_key": key.public},
-        )
-        return Wanted(
+        tags = mark.tags
+        if self._account.TAGGED:
+            own = {marks.HOST_KEY: key.public, marks.USER: user, FINGERPRINT: login.fingerprint}
+            tags = {**self._account.tags(mark), **own}
+        reserved = self.reserved(node)
+        wanted = Wanted(
             region=node.region,
             zone=node.zone,
-            written=written,
-            tags=mark.tags,
+            mark=mark,
+            written=written_of(mark, {"user": user, "host_key": key.public}),
+            tags=tags,
             size=node.instance_type,
             image=self._account.image(node.region),
             user_data=user_data(user, login.public, key),
-            key=at.site.add_key(self._keys.name, login.public),
+            key=site.add_key(self._keys.name, login.public),
+            login=login.public,
+            group=site.groups.of_node(node, reserved) if site.groups else None,
+            reserved=reserved,
             spot=node.spot,
         )
+        try:
+            return site.launch(wanted)
+        except PermanentError as error:
+            if site.groups is None or not site.groups.was_deleted(error, wanted.group, node):
+                raise
+            raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
+
+    def reserved(self, node: NodeInputs) -> Reserved | None:
+        """The part of its reservation that a node takes; `PermanentError` if it cannot."""
+        at = self._account.at(node.region)
+        return at.site.reserved(node) if node.reservation and isinstance(at.site, Reserves) else None
 
     def _running(self, at: At, machine: Machine, mark: Mark) -> Machine:
         """The machine once it runs. A machine that fails, and a duplicate, is deleted."""
-        zone, made = machine.zone or machine.region, machine.id
+        about, made = machine.zone or machine.region or machine.called, machine.id
         machine = self._account.completed(at.site, machine)
-        for _ in pauses(f"{machine.id} is still starting", zone):
+        unseen = 0
+        for pause in waits(f"{machine.called} is still starting", about):
             # The cloud has confirmed it: if it is not listed yet, it will be.
-            found = look_up(lambda: of_mark(at.machines(), mark))
+            found = look_up(partial(self._look, at, machine, mark, pause))
+            unseen = 0 if found else unseen + 1
+            if not at.lists and unseen >= SURE:
+                raise self._ended(machine, about)
             machine = found[0] if found else machine
             if found and made not in {one.id for one in found}:
                 continue  # an earlier try's is listed first: the one made now would be left behind
             if machine.state is NodeState.FAILED:
                 at.site.end(machine)
-                summary = f"{machine.id} failed while it started: {machine.reason or 'the reason is unknown'}"
-                raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=zone)
-            if machine.state is not NodeState.PROVISIONING and machine.address:
+            if machine.state is NodeState.FAILED or machine.gone:
+                raise self._ended(machine, about)
+            if found and machine.state is not NodeState.PROVISIONING and machine.address:
                 for extra in found[1:]:
                     at.site.end(extra)
                 return machine
-        raise AssertionError("pauses end with a fault")
+        raise AssertionError("waits end with a fault")
+
+    def _look(self, at: At, machine: Machine, mark: Mark, pause: float) -> list[Machine]:
+        """What there is of a create, oldest first."""
+        if not at.lists:
+            seen = at.starting.next(machine.id, pause)
+            return [] if seen is None else [seen]
+        time.sleep(pause)
+        return of_mark(at.machines(), mark)
+
+    def _ended(self, machine: Machine, about: str) -> ProviderError:
+        """The fault for a machine that ended while starting. Another one may succeed."""
+        kind, why = machine.fault or (PermanentKind.NO_CAPACITY, machine.reason or machine.word)
+        how = "failed" if machine.state is NodeState.FAILED else "ended"
+        summary = f"{machine.called} {how} while it started: {why or 'the reason is unknown'}"
+        passing = isinstance(kind, TransientKind)
+        return fault(PermanentKind.NO_CAPACITY if passing else kind, summary, about=about)
 
     # ----------------------------------------------------------------------------- update, delete
 
     def retag(self, machine: Machine, mark: Mark, have: Record, more: Mapping[str, str]) -> Mapping[str, Any]:
         at = self._account.at(have.node.region)
-        if "machine" not in at.site.keeps and mark.tags != marks.tags_in(have.inputs):
+        keeps = self._account.TAGGED or "machine" in at.site.keeps
+        if not keeps and mark.tags != marks.tags_in(have.inputs):
             summary = f"{mark.address}: {self._account.CLOUD} writes no tags on a machine that is there"
             hint = f"`fleetform apply --replace {mark.address}` makes it anew with these `tags`"
             raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
-        known = {"user": more.get(marks.USER), "host_key": more.get(marks.HOST_KEY)}
-        own = {key: value for key, value in known.items() if value}
-        rewrite(at, machine, mark, own)
-        return outputs(machine) if machine.written.owner else have.outputs
+        rewrite(self._account, at, machine, mark, have, more)
+        return outputs(machine) if machine.address else have.outputs
 
     def remove(self, have: Record, there: Callable[[], list[Machine]]) -> None:
-        """Including duplicates of the same create. A site's key is deleted with its last machine."""
+        """Including duplicates of the same create. What machines share is deleted with the last of them, even
+        if that had ended before.
+        """
         at = self._account.at(have.node.region)
-        found = self._made_for(at, have)
-        for machine in found:
-            if_there(at.site.end, machine)
-        if found:
-            self._leave(at, {machine.id for machine in found})
+        with at.site.around(have.node, ends=True):
+            found = there()
+            for machine in found:
+                if_there(at.site.end, machine)
+            if not found and (made := _id(have)):
+                at.site.clean(made)
+            if found and at.lists:
+                ended = {machine.id for machine in found}
+                tokens = {machine.tags.get(marks.TOKEN) for machine in found}
+                every = at.machines()
+                for extra in every:
+                    if extra.id not in ended and extra.tags.get(marks.TOKEN) in tokens:
+                        if_there(at.site.end, extra)
+                        ended.add(extra.id)
+                if all(machine.id in ended for machine in every):
+                    self._drop_key(at)
 
-    def _made_for(self, at: At, have: Record) -> list[Machine]:
-        """The machine of a record, if alive, and all others of the same create."""
-        made, every = have.outputs.get("id"), at.machines()
-        if not made:
-            return [m for m in every if m.written.address == have.address]
-        tokens = {m.written.token for m in every if m.id == made}
-        return [m for m in every if m.written.token in tokens]
+    def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
+        node = inputs_of("node", inputs)
+        at = self._account.at(node.region)
+        with at.site.around(node, ends=True):
+            if isinstance(at.site, Names):
+                made = at.site.id_of("machine", address, token, node)
+                if made not in at.machines_by_id([made]):
+                    at.site.clean(made)
 
-    def _leave(self, at: At, ending: AbstractSet[str] = frozenset()) -> None:
+    def _drop_key(self, at: At) -> None:
         """Delete the key of a site without machines. A create running at the same time adds it again."""
-        if {machine.id for machine in at.machines()} <= ending and self._keys.file.exists():
+        if self._keys.file.exists():
             at.site.delete_key(self._keys.name, self._keys.login().public)
 
     # ---------------------------------------------------------------------------------- readiness
@@ -167,44 +248,52 @@ class SiteNodes:
     def states(
         self, nodes: Sequence[Record]
     ) -> Iterator[tuple[Record, Machine | None, NodeState, str | None]]:
-        """One listing per site."""
-        ats = {record.address: self._account.at(record.node.region) for record in nodes}
-        there = {at: {m.id: m for m in at.machines()} for at in dict.fromkeys(ats.values())}
-        for record in nodes:
-            machine = there[ats[record.address]].get(str(record.outputs.get("id") or ""))
-            if machine is None:
-                yield record, None, NodeState.UNREACHABLE, "there is no such machine"
-            else:
-                yield record, machine, machine.state, machine.reason
+        for at, records in self._account.by_site(nodes):
+            there = at.seen([made for record in records if (made := _id(record))])
+            for record in records:
+                machine = there.get(_id(record))
+                if machine is None:
+                    yield record, None, NodeState.UNREACHABLE, "there is no such machine"
+                else:
+                    yield record, machine, machine.state, machine.reason
 
     def note_ready(self, node: Record) -> None:
         """Write it on the machine, or in a file of this project."""
-        at = self._account.at(node.node.region)
-        if "machine" in at.site.keeps:
-            for machine in self._made_for(at, node)[:1]:
+        at, made = self._account.at(node.node.region), _id(node)
+        if isinstance(at.site, Tags) or "machine" in at.site.keeps:
+            machine = at.seen([made]).get(made)
+            if machine is None:
+                return
+            if not isinstance(at.site, Tags):
                 at.site.write(machine, {TAKEN: "yes"})
+            elif marks.TAKEN not in machine.tags:
+                at.site.tag(machine, {marks.TAKEN: "yes"})
             return
-        file = self._account.note(str(node.outputs["id"]))
+        file = self._account.note(made)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file.touch()
 
 
-def _machine(record: Record, written: Written) -> Machine:
-    """A machine of which only the id and the mark are known."""
-    made, region = str(record.outputs.get("id") or ""), record.node.region
-    return Machine(id=made, region=region, state=NodeState.NOT_READY, written=written)
+def _id(have: Record) -> str:
+    """The recorded id of a machine; empty if there is none."""
+    return str(have.outputs.get("id") or "")
 
 
 class AnyCloud(Cloud):
-    """One account of a cloud without client tokens. Secrets are read only when first needed."""
+    """One account of a cloud. Secrets are read only when first needed."""
+
+    KIND = ("region", "zone", "instance_type", "reservation")
+    """Inputs of a node on which the use of its reservation depends."""
 
     def __init__(self, account: Account, *, adopts: bool = False) -> None:
         """`adopts`: see `Site.adopts`."""
-        self.ADOPTS = adopts
+        self.ADOPTS = adopts or self.ADOPTS
         self._account = account
+        self._node_calls = SiteNodes(account)
+        self._machines = Nodes(account, self._node_calls)
         self._disks = Volumes(account, SiteVolumes(account))
-        held = Attachments(account, self._disks, SiteAttachments(account))
-        super().__init__(account.config, account.keys, Nodes(account, SiteNodes(account)), self._disks, held)
+        self._held = Attachments(account, self._disks, SiteAttachments(account))
+        super().__init__(account.config, account.keys, self._machines, self._disks, self._held)
 
     @asked
     def offers(self) -> tuple[Offer, ...]:
@@ -241,5 +330,17 @@ class AnyCloud(Cloud):
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
-        missing = super().check(wanted)
-        return [*missing, *(checks.unfit_volumes(self._disks.seen, wanted) if self.ADOPTS else ())]
+        faults = [
+            *super().check(wanted),
+            *(checks.unfit_volumes(self._disks.seen, wanted) if self.ADOPTS else ()),
+        ]
+        if self.RESERVES:
+            made = (inputs_of("node", inputs) for address, inputs in wanted.items() if address.kind == "node")
+            nodes = [node for node in made if node.instance_id is None]
+            kinds = {tuple(str(getattr(node, key)) for key in self.KIND): node for node in nodes}
+            looks = [partial(self._node_calls.reserved, kinds[key]) for key in sorted(kinds)]
+            faults += checks.faults_of((), looks)
+            for at in dict.fromkeys(self._account.at(node.region) for node in nodes):
+                here = [node for node in nodes if self._account.at(node.region) is at]
+                faults += at.site.groups.unfit(here) if at.site.groups else ()
+        return faults

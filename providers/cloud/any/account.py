@@ -1,25 +1,27 @@
-"""One account of a cloud without client tokens: its sites, and how each thing is made only once.
+"""One account of a cloud: its sites, and how each thing is made only once.
 
-There are three ways, best first. If the cloud accepts a name only once (`Site.unique`), the name is a
-function of the token: a second create is refused, and the thing of that name is adopted if it carries the
-token. Otherwise each create is preceded by a look; if the answer to an earlier create was lost, the look
-waits `Site.settle` seconds, so that a thing it made is listed by then. A thing that appears even later is
-noticed while the second one starts: the oldest is kept, and the others are deleted.
+There are four ways, best first. A cloud with client tokens answers a second create with the first thing
+(`Site.client_token`). If the cloud accepts a name only once (`Site.unique`), the name is a function of the
+token: a second create is refused, and the thing of that name is adopted if it carries the token. Otherwise
+each create is preceded by a look; if the answer to an earlier create was lost, the look waits `Site.settle`
+seconds, so that a thing it made is listed by then. A thing that appears even later is noticed while the
+second one starts: the oldest is kept, and the others are deleted.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from declarative.model.inputs import PlacedInputs
 from declarative.model.state import ANOTHERS, TAGS, Address, Record
+from declarative.model.status import NodeState
 from declarative.provider import (
     Config,
-    Ended,
     PermanentError,
     PermanentKind,
     TransientError,
@@ -27,12 +29,26 @@ from declarative.provider import (
 )
 from providers.cloud import account, marks
 from providers.cloud.account import Tagged, look_up
-from providers.cloud.any.site import IS, TAKEN, Disk, Machine, Site, What, Written
+from providers.cloud.any.site import (
+    IS,
+    TAKEN,
+    UNWRITTEN,
+    ById,
+    Disk,
+    Machine,
+    Names,
+    Searches,
+    Site,
+    Tags,
+    What,
+    Written,
+)
 from providers.cloud.bad_answers import reading
 from providers.cloud.keys import USER, Keys
 from providers.cloud.marks import Mark
-from providers.cloud.shared_looks import Shared
+from providers.cloud.shared_looks import Looks, Shared
 from providers.ownership import key_of
+from providers.ssh.key_pairs import Login
 
 T = TypeVar("T", Machine, Disk)
 U = TypeVar("U")
@@ -46,32 +62,55 @@ _UNCERTAIN: dict[tuple[str, str], float] = {}
 class Account(account.Account):
     """The sites of a backend. A region's site is opened when first used."""
 
+    TAGGED = False
+    """Whether its sites have `Tags`."""
+    DISK_TYPE = ""
+    """The usual type of disks; empty if types are not compared."""
+    regional = False
+    """Whether each region has a site of its own."""
+
     def __init__(
         self,
         config: Config,
-        options: dict[str, type | tuple[type, ...]],
-        open_site: Callable[[Account, str], Site],
+        options: Mapping[str, type | tuple[type, ...]],
+        open_site: Callable[[Any, str], Site],
         *,
-        cloud: str,
+        cloud: str = "",
         regional: bool = False,
     ) -> None:
-        """`open_site` opens a region's API; if not `regional`, one API serves all regions."""
+        """`open_site` opens a region's API; if not `regional`, one API serves all regions. `cloud`: a name
+        for a class without one.
+        """
         super().__init__(config, options)
-        self.CLOUD = cloud
+        if cloud:
+            self.CLOUD = cloud
         self.keys = Keys(self)
         self._open = open_site
-        self._regional = regional
+        self.regional = regional
         self._sites: dict[str, At] = {}
-        self._turn = threading.Lock()
+        self._opening = threading.Lock()
 
     def at(self, region: object) -> At:
         """The site of a region. The credentials are read with the first one."""
-        name = account.region_name(self, region)
-        key = name if self._regional else ""
-        with self._turn:
+        name = account.region_name(self, region) if self.regional else str(region or "")
+        key = name if self.regional else ""
+        with self._opening:
             if key not in self._sites:
                 self._sites[key] = At(self, self._open(self, name))
             return self._sites[key]
+
+    def of_record(self, record: Record) -> At:
+        """The site with a recorded thing."""
+        return self.at(record.outputs.get("region") or getattr(record.typed, "region", None))
+
+    def by_site(self, records: Iterable[Record]) -> list[tuple[At, list[Record]]]:
+        """Records by their site. If sites are regional, records without a region are left out."""
+        found: dict[At, list[Record]] = {}
+        for record in records:
+            name = record.outputs.get("region") or getattr(record.typed, "region", None)
+            if name or not self.regional:
+                found.setdefault(self.at(name), []).append(record)
+        return list(found.items())
 
     def regions(self) -> tuple[str, ...]:
         """The regions where things of ours may be; `PermanentError` if none is named."""
@@ -79,19 +118,37 @@ class Account(account.Account):
 
     def each(self, look: Callable[[At], Sequence[U]]) -> list[U]:
         """The things that `look` finds at all sites, in parallel; a site that cannot be asked is an error."""
-        return account.side_by_side(list(dict.fromkeys(map(self.at, self.regions()))), look)
+        places = self.regions() if self.regional or not self.TAGGED else ("",)
+        return account.side_by_side(list(dict.fromkeys(map(self.at, places))), look)
+
+    def login(self, at: At) -> Login:
+        """The key of the nodes, before one is made at a site; `PermanentError` if there it is another."""
+        return self.keys.made()
 
     # -------------------------------------------------------------------------------------- marks
+
+    def tags(self, mark: Mark) -> dict[str, str]:
+        """All tags for a thing, if sites have `Tags`: the user's, and the mark."""
+        users = mark.tags
+        for key in users:
+            if key.lower().startswith(marks.OURS[:-1]):
+                summary = f"{mark.address}: a tag cannot begin with `{marks.OURS[:-1]}`: {key}"
+                raise PermanentError(PermanentKind.INVALID, summary, about="tags")
+        return {**users, **marks.written(mark)}
 
     def read(self, thing: Tagged) -> Mark:
         """Some clouds keep only a name."""
         assert isinstance(thing, Machine | Disk)
         have = thing.written
+        if have is UNWRITTEN:
+            return super().read(thing)
         inputs, known = have.inputs or {}, have.inputs is not None
         return Mark(owner=have.owner, address=have.address, token=have.token, inputs=inputs, known=known)
 
     def changed_tags(self, tags: Mapping[str, str], made: Mapping[str, Any]) -> dict[str, Any]:
-        """The user's tags are not compared."""
+        """Without `Tags`, the user's are not compared."""
+        if self.TAGGED:
+            return super().changed_tags(tags, made)
         owner = tags.get(marks.OWNER)
         if owner is None:
             return {TAGS: {}}
@@ -101,7 +158,10 @@ class Account(account.Account):
         """The machine with what its cloud cannot keep: login user, host key, and whether it was
         ready once.
         """
-        have, texts = machine.written, machine.written.texts
+        have = machine.written
+        if have is UNWRITTEN:
+            return machine
+        texts = have.texts
         if "machine" not in site.keeps and self.note(machine.id).exists():
             texts = {**texts, TAKEN: "yes"}
         return replace(machine, written=replace(have, own=have.own or self._access(have.token), texts=texts))
@@ -133,18 +193,21 @@ class Account(account.Account):
         """The thing of a create with a token, or of an earlier try; `look` finds those, oldest first."""
         key = (mark.owner, mark.token)
         with _LOCKS[hash(key) % len(_LOCKS)]:
-            if kind not in at.site.unique:
-                self._settle(at.site, key)
-            found = look_up(look) if key in _UNCERTAIN else look()
-            if found:
-                _UNCERTAIN.pop(key, None)
-                return found[0]
-            return self._made(key, mark, make, look)
+            if kind not in at.site.unique and key in _UNCERTAIN:
+                time.sleep(max(0.0, _UNCERTAIN[key] + at.site.settle - time.monotonic()))
+            found: Sequence[T] = ()
+            if key in _UNCERTAIN or not at.site.client_token:
+                found = look_up(look) if key in _UNCERTAIN else look()
+            if not found:
+                return self._made(kind, at, mark, make, look)
+            _UNCERTAIN.pop(key, None)
+            return self._checked(found[0], mark)
 
     def _made(
-        self, key: tuple[str, str], mark: Mark, make: Callable[[], T], look: Callable[[], Sequence[T]]
+        self, kind: What, at: At, mark: Mark, make: Callable[[], T], look: Callable[[], Sequence[T]]
     ) -> T:
-        """The thing that is made now. `key` stays in `_UNCERTAIN` as long as the outcome is unknown."""
+        """The thing that is made now. Its key stays in `_UNCERTAIN` as long as the outcome is unknown."""
+        key = (mark.owner, mark.token)
         try:
             with reading():
                 made = make()
@@ -154,10 +217,13 @@ class Account(account.Account):
             raise
         except PermanentError as error:
             # An earlier try may have taken the name.
-            again = look_up(look) if error.kind is PermanentKind.CONFLICT or key in _UNCERTAIN else ()
-            if not again:
-                raise
-            return again[0]
+            taken = error.kind is PermanentKind.CONFLICT
+            found = look_up(look) if taken or key in _UNCERTAIN else ()
+            if found:
+                return self._checked(found[0], mark)
+            if taken and isinstance(at.site, Names):
+                raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
+            raise
         if not same(made, mark):
             _UNCERTAIN[key] = time.monotonic()
             summary = f"{self.CLOUD} answered with {made.id}, which is not what was asked for"
@@ -165,9 +231,19 @@ class Account(account.Account):
         _UNCERTAIN.pop(key, None)
         return made
 
-    def _settle(self, site: Site, key: tuple[str, str]) -> None:
-        if key in _UNCERTAIN:
-            time.sleep(max(0.0, _UNCERTAIN[key] + site.settle - time.monotonic()))
+    def _checked(self, found: T, mark: Mark) -> T:
+        """What exists for a create; a fault if it is just going, or is not ours."""
+        if found.gone or found.word.lower() == "stopping":
+            # The same create made it earlier, before this state was restored from a backup.
+            summary = (
+                f"an earlier {found.called} is just being deleted: it can be made anew once that is over"
+            )
+            raise TransientError(TransientKind.BUSY, summary, about=str(mark.address))
+        if not same(found, mark):
+            summary = f"{found.id} exists, but does not carry this state's marks"
+            hint = f"somebody removed them: look at it in {self.CLOUD}, and delete it"
+            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(mark.address), hint=hint)
+        return found
 
 
 class At:
@@ -178,6 +254,13 @@ class At:
         self.site = site
         self._machines: Shared[Machine] = Shared(site.machines)
         self._disks: Shared[Disk] = Shared(site.disks)
+        self.starting: Looks[Machine] = Looks(self.seen)
+        """Looks at machines that start, shared by all who wait for one."""
+
+    @property
+    def lists(self) -> bool:
+        """Whether nothing is found by its id but by a listing of all of ours."""
+        return not isinstance(self.site, ById)
 
     def machines(self) -> list[Machine]:
         """All machines of ours that are alive, oldest first."""
@@ -186,56 +269,118 @@ class At:
 
     def disks(self) -> list[Disk]:
         """All disks of ours, oldest first."""
-        return sorted(self._disks.fresh(), key=_age) if self.site.volumes else []
+        found = self._disks.fresh() if self.site.volumes else ()
+        return sorted((d for d in found if not d.gone), key=_age)
+
+    def seen(self, ids: Collection[str]) -> Mapping[str, Machine]:
+        """The machines of these ids; if the site only lists things, those of ours."""
+        if isinstance(self.site, ById):
+            return self.site.machines_by_id(ids) if ids else {}
+        return {machine.id: machine for machine in self.machines() if machine.id in ids}
+
+    def machines_by_id(self, ids: Collection[str]) -> Mapping[str, Machine]:
+        """The machines of these ids, with any marks or none. A site that only lists things knows no more
+        than the owner of another's.
+        """
+        there = self.seen(ids)
+        return {
+            **there,
+            **{
+                made: Machine(id=made, region="", state=NodeState.NOT_READY, labels=labels)
+                for made, labels in self._others("machine", [made for made in ids if made not in there])
+            },
+        }
+
+    def disks_by_id(self, ids: Collection[str]) -> Mapping[str, Disk]:
+        """The same for disks."""
+        if isinstance(self.site, ById):
+            return self.site.disks_by_id(ids) if ids else {}
+        there = {disk.id: disk for disk in self.disks() if disk.id in ids}
+        return {
+            **there,
+            **{
+                made: Disk(id=made, region="", size=None, labels=labels)
+                for made, labels in self._others("disk", [made for made in ids if made not in there])
+            },
+        }
+
+    def _others(self, kind: What, ids: Collection[str]) -> list[tuple[str, dict[str, str]]]:
+        """Those of these ids that exist, and the owner's tag of each."""
+        if not ids or not self.lists:
+            return []
+        owners = self.site.owners(kind)
+        tags = {made: {marks.OWNER: owner} if owner else {} for made, owner in owners.items()}
+        return [(made, tags[made]) for made in ids if made in tags]
+
+    def machines_of(self, address: Address, token: str, place: PlacedInputs | None = None) -> list[Machine]:
+        """The machines of a create, oldest first. With its `place`, what has its unique name, whatever is
+        written on it.
+        """
+        site = self.site
+        if place is not None and isinstance(site, Names):
+            return list(self.machines_by_id([site.id_of("machine", address, token, place)]).values())
+        if isinstance(site, Searches):
+            return list(site.machines_of(address, token))
+        return [m for m in self.machines() if _of_create(m, address, token)]
+
+    def disks_of(self, address: Address, token: str, place: PlacedInputs | None = None) -> list[Disk]:
+        """The same for disks."""
+        site = self.site
+        if place is not None and isinstance(site, Names):
+            return list(self.disks_by_id([site.id_of("disk", address, token, place)]).values())
+        if isinstance(site, Searches):
+            return list(site.disks_of(address, token))
+        return [d for d in self.disks() if _of_create(d, address, token)]
 
 
-def recalled(
-    account: Account, kind: What, records: Sequence[Record]
-) -> Iterator[tuple[Record, Written | Ended]]:
-    """Recorded things as they are, asked by their ids; unknown ones are left out."""
-    by_site: dict[At, list[Record]] = {}
-    for record in records:
-        by_site.setdefault(account.at(getattr(record.typed, "region", None)), []).append(record)
-    for at, found in by_site.items():
-        owners = at.site.owners(kind)
-        for record in found:
-            made = str(record.outputs.get("id") or "")
-            if made in owners:
-                yield record, Written(owner=owners[made] or "", token="", address=record.address)
-            elif made and (reason := at.site.ended(kind, made)):
-                yield record, Ended(reason=reason)
-
-
-def unmarked(at: At, kind: What, made: str) -> bool:
-    """Whether a thing exists and names no owner."""
-    owners = at.site.owners(kind)
-    return made in owners and owners[made] is None
-
-
-def rewrite(at: At, thing: Machine | Disk, mark: Mark, own: Mapping[str, Any]) -> None:
-    """Write a new mark on a thing, if its cloud can keep one. `own`: see `Written`, for a thing
-    without it.
+def rewrite(
+    account: Account, at: At, thing: Machine | Disk, mark: Mark, have: Record, more: Mapping[str, str]
+) -> None:
+    """Write a new mark on a thing, if its cloud can keep one, in place of the old one or of one that was
+    removed. Tags of others stay. `have`: its record; `more`: further tags of a machine without a mark.
     """
-    kind: What = "machine" if isinstance(thing, Machine) else "disk"
-    have = thing.written
-    if not have.owner:
-        new = Written(
-            owner=mark.owner, token=mark.token, address=mark.address, inputs=dict(mark.inputs), own=own
+    site = at.site
+    if isinstance(site, Tags):
+        before = (
+            account.read(thing).tags if not account.has_no_owner(thing.tags) else marks.tags_in(have.inputs)
         )
-        at.site.restore_mark(kind, thing.id, new, mark.tags)
+        new = {**account.tags(mark), **more}
+        old = [
+            key for key in thing.tags if (key in before or key.startswith(marks.INPUTS)) and key not in new
+        ]
+        site.tag(thing, new, old)
         return
-    if kind not in at.site.keeps:
+    kind: What = "machine" if isinstance(thing, Machine) else "disk"
+    written = thing.written
+    if written is UNWRITTEN:
+        known = {"user": more.get(marks.USER), "host_key": more.get(marks.HOST_KEY)}
+        own = {key: value for key, value in known.items() if value}
+        new_mark = written_of(mark, own)
+        site.restore_mark(kind, thing.id, new_mark, mark.tags)
         return
-    before = marks.tags_in(have.inputs or {})
-    if before != mark.tags:
-        at.site.retag(thing, before, mark.tags)  # first, because only the old mark says which ones they were
-    at.site.write(thing, {IS: replace(have, inputs=dict(mark.inputs)).text()})
+    if kind not in site.keeps:
+        return
+    users = marks.tags_in(written.inputs or {})
+    if users != mark.tags:
+        site.retag(thing, users, mark.tags)  # first, because only the old mark says which ones they were
+    site.write(thing, {IS: replace(written, inputs=dict(mark.inputs)).text()})
+
+
+def written_of(mark: Mark, own: Mapping[str, Any]) -> Written:
+    """The mark of a thing without tags. `own`: see `Written`."""
+    return Written(
+        owner=mark.owner, token=mark.token, address=mark.address, inputs=dict(mark.inputs), own=own
+    )
 
 
 def same(thing: Machine | Disk, mark: Mark) -> bool:
     """Whether a thing belongs to the create with this mark."""
-    have = thing.written
-    return (have.owner, have.token, have.address) == (mark.owner, mark.token, mark.address)
+    return thing.tags.get(marks.OWNER) == mark.owner and _of_create(thing, mark.address, mark.token)
+
+
+def _of_create(thing: Machine | Disk, address: Address, token: str) -> bool:
+    have = thing.tags
+    return (have.get(marks.ADDRESS), have.get(marks.TOKEN)) == (str(address), token)
 
 
 def of_mark(things: Sequence[T], mark: Mark) -> list[T]:
@@ -245,9 +390,10 @@ def of_mark(things: Sequence[T], mark: Mark) -> list[T]:
 
 def first_of_each(things: Sequence[T]) -> list[T]:
     """The oldest thing of each create. `things` are sorted by age."""
-    out: dict[tuple[Address, str], T] = {}
+    out: dict[tuple[str | None, str | None], T] = {}
     for thing in things:
-        out.setdefault((thing.written.address, thing.written.token), thing)
+        have = thing.tags.get(marks.ADDRESS), thing.tags.get(marks.TOKEN)
+        out.setdefault(have if all(have) else (thing.id, None), thing)
     return list(out.values())
 
 

@@ -356,12 +356,13 @@ class Hyperstack(JsonSite):
         if kind == "machine":
             return {
                 str(item.get("id")): labels.owner_of(map(str, item.get("labels") or ()))
-                for item in self._instances()
+                for item in self._listed(self.MACHINES)
                 if STATES.get(str(item.get("status")), ("",))[0] is not NodeState.TERMINATING
             }
         return {
             str(item.get("id")): names.owner_of(item.get("description"), self._account.owner)
-            for item in self._ours(self.DISKS)
+            for item in self._listed(self.DISKS)
+            if not str(item.get("status")).lower().startswith("delet")
         }
 
     def restore_mark(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:

@@ -1,10 +1,12 @@
-"""The interface of drivers without client tokens: the abilities that a cloud must have.
+"""The interface of clouds' drivers: the abilities that a cloud must have, and those that only some have.
 
 A `Site` is one API of one backend: the cloud's only one, or that of one region. Its methods ask once and do
 not retry. Their faults are those of the port, through `Connection.request` and `Connection.call`. They need
 not check whether something was made before: `nodes`, `volumes` and `attachments` look first.
 
-Sites return plain values: machines, disks, sizes, and what is written on machines and disks.
+Sites return plain values: machines, disks, sizes, and what is written on machines and disks. A cloud with
+tags keeps all of that in them, by the keys of `marks`, on machines as on disks (`Tags`); `Written` is for
+the others.
 """
 
 from __future__ import annotations
@@ -12,18 +14,22 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from declarative.model.blocks import Shape
+from declarative.model.inputs import NodeInputs, PlacedInputs, VolumeInputs
 from declarative.model.record import struct
 from declarative.model.state import Address
 from declarative.model.status import NodeState
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import marks
-from providers.cloud.marks import ON
+from providers.cloud.faults import Kind
+from providers.cloud.marks import ON, Mark
+from providers.cloud.placement_groups import Groups, Reserved
 from providers.ownership import key_of
 
 IS = "is"
@@ -73,6 +79,10 @@ class Written:
         return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
+UNWRITTEN = Written(owner="", token="", address=Address("node", "-"))
+"""That of things whose marks are tags, or which are only known to exist."""
+
+
 def read(owner: str, token: str, texts: Mapping[str, str], thing: str) -> Written:
     """The content of the texts on `thing` (its id); `PermanentError` if they are damaged."""
     try:
@@ -96,8 +106,18 @@ def claim_key(other: str) -> str:
 
 
 @struct(frozen=True, slots=True, kw_only=True)
+class Device:
+    """The place where a machine finds one of its disks, as `hosts.OnNode`."""
+
+    links: tuple[str, ...]
+    serials: tuple[str, ...] = ()
+
+
+@struct(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One machine. `READY` means that it runs; whether it can be a node is checked from within."""
+    """One machine. `READY` means that it runs; whether it can be a node is checked from within. `FAILED`: it
+    never ran, and never will. `TERMINATING`: it has ended or is ending.
+    """
 
     id: str
     region: str
@@ -107,14 +127,29 @@ class Machine:
     address: str = ""
     """Its private address, or its public one if it has no other."""
     public_address: str = ""
-    written: Written
+    written: Written = UNWRITTEN
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """All its tags, if nothing is `written` on it."""
     made_at: str = ""
     """Sorts by time."""
+    name: str = ""
+    """Its name in messages, if that is not its id."""
+    type: str = ""
+    word: str = ""
+    """Its state in the cloud's own words."""
+    fault: tuple[Kind, str] | None = None
+    """Why it failed or ended, if the cloud says it: the kind of fault of its create, and the text."""
+    devices: Mapping[str, Device] | None = None
+    """Its disks by id, and where it finds them; None if only disks say who has them."""
+    image: str = ""
+    """Not known."""
     raw: Any = field(default=None, compare=False)
     """Data for the site itself."""
 
-    image: str = ""
-    """Not known."""
+    @property
+    def called(self) -> str:
+        """Its name in messages."""
+        return self.name or self.id
 
     @property
     def gone(self) -> bool:
@@ -128,7 +163,7 @@ class Machine:
 
     @property
     def tags(self) -> Mapping[str, str]:
-        return self.written.tags
+        return self.labels if self.written is UNWRITTEN else self.written.tags
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -152,28 +187,36 @@ class Disk:
     """A permanent link below `/dev/disk` on the machine that names this disk. Without one, the disk is found
     by its id and its name.
     """
-    written: Written
+    written: Written = UNWRITTEN
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """All its tags, if nothing is `written` on it."""
     made_at: str = ""
     raw: Any = field(default=None, compare=False)
     theirs: Mapping[str, str] = field(default_factory=dict)
     """The tags of others, for a disk to adopt."""
     type: str = ""
-    """Not known."""
+    """Empty if not known."""
+    word: str = ""
+    """Its state in the cloud's own words."""
     gone: bool = False
 
     @property
-    def name(self) -> str:
+    def called(self) -> str:
         """Its name in messages."""
-        return self.id
+        return self.label if self.label and self.written is UNWRITTEN else self.id
+
+    name = called
 
     @property
     def state(self) -> str:
         """The state, if the site reports it."""
-        return "on its way" if self.busy else "there"
+        return self.word or ("on its way" if self.busy else "there")
 
     @property
     def tags(self) -> Mapping[str, str]:
         """See `Written.tags`; also the machines for which it has claims, by the keys of `claims`."""
+        if self.written is UNWRITTEN:
+            return self.labels
         claimed = {ON + made: "" for made in self.on if claim_key(made) in self.written.texts}
         return {**self.theirs, **self.written.tags, **claimed}
 
@@ -215,15 +258,22 @@ class Wanted:
 
     region: str
     zone: str | None
+    mark: Mark
+    """Its address, its token, and its inputs (`mark.node`, `mark.volume`)."""
     written: Written
     tags: Mapping[str, str] = field(default_factory=dict)
-    """The user's tags."""
+    """The user's tags. For a cloud with `Tags`, all that are to be on it."""
     size: str = ""
     """The size's name of a machine."""
     image: str = ""
     user_data: str = ""
     key: str | None = None
     """The result of `Site.add_key`."""
+    login: str = ""
+    """The public key that may log in."""
+    group: str | None = None
+    """The id of its placement group."""
+    reserved: Reserved | None = None
     spot: bool = False
     gib: int = 0
     """The size of a disk in GiB."""
@@ -290,9 +340,17 @@ class Site(ABC):
     """Whether a disk can be made larger in place."""
 
     adopts: bool = False
-    """Whether a disk that somebody else made can be given a mark and keep its name: by `found` and the next
-    two methods.
+    """Whether a disk that somebody else made can be given a mark and keep its name: by its tags (`Tags`), or
+    by `found` and the next two methods.
     """
+    client_token: bool = False
+    """Whether a create that is repeated with its token makes nothing more: then nothing is looked for before
+    it.
+    """
+    called: str = "write its id, as its API has it"
+    """How people name an existing disk."""
+    groups: Groups | None = None
+    """Its placement groups."""
 
     # ----------------------------------------------------------------------------------- machines
 
@@ -371,6 +429,16 @@ class Site(ABC):
         can do that.
         """
 
+    def missing(self, kind: What, ids: Collection[str]) -> Mapping[str, str | None]:
+        """What the cloud says of things that were not found: why each ended, or None if it is only missing.
+        Those of which it says nothing are left out: it may be the wrong account.
+        """
+        return {made: why for made in ids if (why := self.ended(kind, made))}
+
+    def check_gone(self, kind: What, made: str) -> None:
+        """A fault unless it is certain that a thing that was not found is gone."""
+        return
+
     # ----------------------------------------------------------------------------------- adoption
 
     def found(self, made: str) -> Found | None:
@@ -398,3 +466,72 @@ class Site(ABC):
     def delete_key(self, name: str, public: str) -> None:
         """Make the cloud forget the key: this state has no machines left."""
         return
+
+    def around(self, node: NodeInputs, *, ends: bool) -> AbstractContextManager[None]:
+        """Surrounds making and ending (`ends`) a machine: what machines share is deleted with the last."""
+        return nullcontext()
+
+    def clean(self, made: str) -> None:
+        """Remove what may be left of a machine that does not exist, by its id."""
+        return
+
+
+@runtime_checkable
+class Tags(Protocol):
+    """A site of a cloud that keeps tags, with the marks among them, on machines and disks."""
+
+    def tag(self, thing: Machine | Disk, new: Mapping[str, str], old: Collection[str] = ()) -> None:
+        """Set tags of a thing, and remove those of the keys `old`; its others stay. May be interrupted at any
+        point, and is tried again: the user's tags are removed first, since only the old mark says which they
+        were, and our old ones last.
+        """
+
+
+@runtime_checkable
+class ById(Protocol):
+    """A site that finds things by their ids, with any marks or none. Unknown ids are left out; ended things
+    may be among the answers.
+    """
+
+    def machines_by_id(self, ids: Collection[str]) -> Mapping[str, Machine]:
+        """Those that exist, with their addresses if they run."""
+
+    def disks_by_id(self, ids: Collection[str]) -> Mapping[str, Disk]:
+        """Those that exist."""
+
+
+@runtime_checkable
+class Searches(Protocol):
+    """A site that finds the things of a create without listing all."""
+
+    def machines_of(self, address: Address, token: str) -> Sequence[Machine]:
+        """The owner's machines of a create that are not gone, oldest first."""
+
+    def disks_of(self, address: Address, token: str) -> Sequence[Disk]:
+        """The owner's disks of a create that are not gone, oldest first."""
+
+
+@runtime_checkable
+class Names(Protocol):
+    """A site whose things have ids that follow from their creates, since names are unique."""
+
+    def id_of(self, kind: What, address: Address, token: str, place: PlacedInputs) -> str:
+        """The id of the thing that a create makes."""
+
+
+@runtime_checkable
+class CalledDisks(Protocol):
+    """A site where people have other names for a disk than its id."""
+
+    def disk_called(self, given: str, volume: VolumeInputs) -> str | None:
+        """The id of a disk by a name for it; None if there is no such name."""
+
+
+@runtime_checkable
+class Reserves(Protocol):
+    """A site with capacity reservations."""
+
+    def reserved(self, node: NodeInputs) -> Reserved:
+        """The part that a machine takes of the reservation in `node`; `PermanentError` if there is no such
+        reservation, `NO_CAPACITY` if it is not for this machine in this place.
+        """

@@ -8,28 +8,31 @@ have only one holder at a time.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from declarative.model.inputs import VolumeInputs
 from declarative.model.resource import VOLUME_ID
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState
-from declarative.provider import Ended, PermanentError, PermanentKind
+from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import attachment_driver, marks, volumes
 from providers.cloud.account import gibibytes, if_there, look_up, pauses
-from providers.cloud.any.account import Account, At, first_of_each, of_mark, recalled, rewrite, unmarked
-from providers.cloud.any.site import Disk, Machine, Wanted, Written, claim_key
-from providers.cloud.attachment_driver import Claim, parse, text_of
-from providers.cloud.checks import check, gone
-from providers.cloud.marks import Mark
+from providers.cloud.any.account import Account, At, first_of_each, of_mark, rewrite, written_of
+from providers.cloud.any.site import ById, CalledDisks, Disk, Machine, Tags, Wanted, Written, claim_key
+from providers.cloud.attachment_driver import Claim, keys_of, of_tags, parse, text_of, to_tags
+from providers.cloud.checks import check, gone, tags_left
+from providers.cloud.marks import ON, Mark
 
 
 class SiteVolumes:
-    """The volumes of a site. It lists only things of ours, so nothing is asked for by its id."""
-
-    usual_type = ""
+    """The volumes of a site."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
+        self.usual_type = account.DISK_TYPE
+
+    def _at(self, disk: Disk) -> At:
+        return self._account.at(disk.region)
 
     def listed(self, **narrow: str) -> list[Disk]:
         """All of ours, at all sites, without duplicates of one create."""
@@ -38,21 +41,23 @@ class SiteVolumes:
         return [disk for disk in found if wanted.items() <= disk.tags.items()]
 
     def candidates(self, address: Address, token: str) -> Iterable[Disk]:
-        return self.listed(address=str(address), token=token)
+        found = self._account.each(lambda at: at.disks_of(address, token))
+        return [disk for disk in found if not disk.broken or disk.on]
 
     def recorded(self, records: Sequence[Record]) -> Iterator[tuple[Record, Disk | None]]:
-        """The disks that exist by their ids although their owner's mark is missing."""
-        for record, found in recalled(self._account, "disk", records):
-            if not isinstance(found, Ended):
-                yield record, _disk(record, found)
+        """The disks that exist by their ids, with their marks or without."""
+        for at, found in self._account.by_site(records):
+            ids = {record.address: str(record.outputs.get("id") or "") for record in found}
+            there = at.disks_by_id([made for made in ids.values() if made])
+            yield from ((record, there.get(ids[record.address])) for record in found)
 
     def disk(self, have: Record, *, ending: bool) -> Disk | None:
-        """The disk by its id. One without its mark counts too, unless `ending`."""
+        """The disk by its id, with its mark or without."""
         at, made = self._account.at(have.volume.region), str(have.outputs.get("id") or "")
-        found = next((d for d in at.disks() if d.id == made), None)
-        if found or ending or not made or not unmarked(at, "disk", made):
-            return found
-        return _disk(have, Written(owner="", token="", address=have.address))
+        found = at.disks_by_id([made]).get(made) if made else None
+        if ending and made and found is None:
+            at.site.check_gone("disk", made)
+        return found
 
     # ------------------------------------------------------------------------------------- create
 
@@ -63,16 +68,18 @@ class SiteVolumes:
         wanted = Wanted(
             region=asked.region,
             zone=asked.zone,
-            written=_written(mark),
-            tags=mark.tags,
+            mark=mark,
+            written=written_of(mark, {}),
+            tags=self._account.tags(mark) if self._account.TAGGED else mark.tags,
             gib=gibibytes(mark.address, asked.size),
             volume_type=asked.volume_type,
         )
-        disk = self._account.create_once(
-            "disk", at, mark, lambda: at.site.make(wanted), lambda: of_mark(at.disks(), mark)
-        )
+        look = partial(at.disks_of, mark.address, mark.token, asked)
+        disk = self._account.create_once("disk", at, mark, partial(at.site.make, wanted), look)
+        if not at.lists and not disk.busy and not disk.broken:
+            return disk
         for _ in pauses(f"{disk.id} is still being made", str(mark.address)):
-            found = look_up(lambda: of_mark(at.disks(), mark))
+            found = look_up(partial(self._look, at, disk, mark))
             disk = found[0] if found else disk
             if disk.broken:
                 at.site.remove(disk)
@@ -84,11 +91,19 @@ class SiteVolumes:
                 return disk
         raise AssertionError("pauses end with a fault")
 
+    def _look(self, at: At, disk: Disk, mark: Mark) -> list[Disk]:
+        """What there is of a create, oldest first."""
+        return of_mark(at.disks(), mark) if at.lists else list(at.disks_by_id([disk.id]).values())
+
     # ----------------------------------------------------------------------------------- adoption
 
     def named(self, mark: Mark) -> Disk | None:
         """Look it up by its id. A mark left by an interrupted try counts as ours."""
-        found = self._account.at(mark.volume.region).site.found(str(mark.volume.volume_id))
+        site, given = self._account.at(mark.volume.region).site, str(mark.volume.volume_id)
+        if isinstance(site, ById):
+            made = site.disk_called(given, mark.volume) if isinstance(site, CalledDisks) else given
+            return site.disks_by_id([made]).get(made) if made else None
+        found = site.found(given)
         if found is None:
             return None
         has, token = found.marks, found.marks.get(marks.TOKEN, "")
@@ -103,21 +118,37 @@ class SiteVolumes:
         )
 
     def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
-        return self._account.CLOUD, "write its id, as its API has it"
+        place = asked.region if self._account.regional else self._account.CLOUD
+        return place, self._account.at(asked.region).site.called
 
     def check_adopted(self, mark: Mark, disk: Disk) -> None:
-        check(mark, disk.id, size=disk.size or 0, kind=None, region=(mark.volume.region, disk.region))
+        asked = mark.volume
+        places: dict[str, tuple[str | None, str | None]] = {"region": (asked.region, disk.region)}
+        if self._account.TAGGED:
+            places["availability_zone"] = (asked.zone, disk.zone)
+        check(mark, disk.name, size=disk.size or 0, kind=disk.type or None, **places)
 
     def take(self, disk: Disk, mark: Mark) -> None:
-        self._account.at(disk.region).site.take(disk.id, _written(mark), mark.tags)
+        """Leftovers of an older mark are dropped."""
+        site = self._at(disk).site
+        if isinstance(site, Tags):
+            new = self._account.tags(mark)
+            site.tag(disk, new, [key for key in disk.tags if key.startswith(marks.OURS) and key not in new])
+        else:
+            site.take(disk.id, written_of(mark, {}), mark.tags)
 
     def let_go(self, disk: Disk) -> None:
-        self._account.at(disk.region).site.let_go(disk.id, marks.tags_in(disk.written.inputs or {}))
+        site = self._at(disk).site
+        if isinstance(site, Tags):
+            left = tags_left(disk.tags, disk.id)
+            site.tag(disk, {}, [key for key in disk.tags if key not in left])
+        else:
+            site.let_go(disk.id, marks.tags_in(disk.written.inputs or {}))
 
     # ----------------------------------------------------------------------------- update, delete
 
     def grow(self, disk: Disk, size: int, about: Address) -> None:
-        site = self._account.at(disk.region).site
+        site = self._at(disk).site
         if not site.grows:
             summary = f"{about}: {self._account.CLOUD} cannot make it larger in place"
             hint = "make a volume of another name, and copy what is in this one"
@@ -125,22 +156,32 @@ class SiteVolumes:
         site.grow(disk, size)
 
     def retag(self, disk: Disk, mark: Mark, have: Record) -> None:
-        rewrite(self._account.at(disk.region), disk, mark, {})
+        rewrite(self._account, self._account.at(have.volume.region), disk, mark, have, {})
 
     def remove(self, disk: Disk, about: Address) -> None:
         """Including duplicates of the same create."""
-        at = self._account.at(disk.region)
-        for made in (d for d in at.disks() if d.written.token == disk.written.token):
+        at = self._at(disk)
+        token = disk.tags.get(marks.TOKEN)
+        every = [d for d in at.disks() if d.tags.get(marks.TOKEN) == token] if at.lists else [disk]
+        for made in every:
             if_there(at.site.remove, made)
 
     def holders(self, disk: Disk) -> Sequence[str]:
         return disk.on
 
     def living(self, disk: Disk, machines: Sequence[str]) -> str | None:
-        """It does not check whether the machines are alive."""
-        return machines[0]
+        """A site that only lists things is not asked whether the machines are alive."""
+        at = self._at(disk)
+        if at.lists:
+            return machines[0]
+        for machine in at.machines_by_id(machines).values():
+            if not machine.gone:
+                return f"{machine.tags.get(marks.ADDRESS, machine.called)} ({machine.called})"
+        return None
 
     def busy(self, disk: Disk, machines: Sequence[str], *, theirs: bool) -> str:
+        if not self._at(disk).lists:
+            return "a machine is releasing it" if machines else ""
         return f"it is {disk.state}" if disk.busy else ""
 
 
@@ -155,68 +196,72 @@ class Volumes(volumes.Volumes[Disk]):
         """A disk whose mark is removed may still have other tags of ours, if an earlier try was
         interrupted.
         """
-        made = have.outputs.get("id")
-        if VOLUME_ID in have.inputs and made and self._driver.disk(have, ending=True) is None:
-            site = self._sites.at(have.volume.region).site
-            site.let_go(str(made), marks.tags_in(have.inputs))
-        else:
-            super().delete(have)
-
-
-def _written(mark: Mark) -> Written:
-    return Written(owner=mark.owner, token=mark.token, address=mark.address, inputs=mark.inputs)
-
-
-def _disk(record: Record, written: Written) -> Disk:
-    """A disk of which only the id and the mark are known."""
-    made = str(record.outputs.get("id") or "")
-    return Disk(id=made, region=record.volume.region, size=None, written=written)
+        made, at = have.outputs.get("id"), self._sites.at(have.volume.region)
+        if VOLUME_ID in have.inputs and made and not self._sites.TAGGED:
+            disk = self._driver.disk(have, ending=True)
+            if disk is None or self._account.has_no_owner(disk.tags):
+                at.site.let_go(str(made), marks.tags_in(have.inputs))
+                return
+        super().delete(have)
 
 
 class SiteAttachments:
     """The attachments of a site."""
 
-    regional = True
-
     def __init__(self, account: Account) -> None:
         self._account = account
+        self.regional = account.regional
 
     def disk(self, volume: Disk, machines: Mapping[str, Machine] | None = None) -> attachment_driver.Disk:
         """Without a link, the disk is known by its id or its label."""
         at = self._account.at(volume.region)
         if machines is None:
-            machines = {machine.id: machine for machine in at.machines()}
+            machines = self._holding(at, volume)
+        also = [made for made, machine in machines.items() if volume.id in (machine.devices or ())]
         return attachment_driver.Disk(
             id=volume.id,
-            region=volume.region,
+            region="" if self._account.TAGGED and not self.regional else volume.region,
             state=volume.state,
             size=volume.size,
             tags=volume.tags,
-            free=not volume.on and not volume.busy,
-            gone=False,
-            adopted=lambda: VOLUME_ID in (volume.written.inputs or {}),
+            free=not volume.busy and not (at.lists and volume.on),
+            gone=volume.gone,
+            adopted=lambda: VOLUME_ID in self._account.read(volume).inputs,
             damage=f"{volume.id} is damaged: {volume.broken}" if volume.broken else "",
-            attaching=volume.busy,
-            holders=tuple(_holder(volume, made) for made in volume.on),
+            attaching=at.lists and volume.busy,
+            holders=tuple(
+                _holder(volume, made, machines.get(made)) for made in dict.fromkeys((*volume.on, *also))
+            ),
             living={made: self._machine(machine, volume) for made, machine in machines.items()},
-            mute=not at.site.keeps,
+            mute=not self._account.TAGGED and not at.site.keeps,
             source=(volume, machines),
         )
 
+    def _holding(self, at: At, volume: Disk) -> Mapping[str, Machine]:
+        """The living machines that may have a disk."""
+        if at.lists:
+            return {machine.id: machine for machine in at.machines()}
+        there = at.machines_by_id(volume.on)
+        return {made: machine for made, machine in there.items() if not machine.gone}
+
     def _machine(self, machine: Machine, volume: Disk | None = None) -> attachment_driver.Machine:
         """Nobody looks for the disk on it while it is being attached or detached."""
-        runs = machine.state is NodeState.READY and not (volume and volume.busy)
+        changes = bool(volume and volume.busy and machine.devices is None)
+        runs = machine.state is NodeState.READY and not changes
         return attachment_driver.living(self._account, machine, runs=runs)
 
     def disks(self, region: str, ids: Collection[str]) -> Mapping[str, attachment_driver.Disk]:
-        """One listing for both."""
+        """If the site only lists things, one listing of disks and one of machines."""
         at = self._account.at(region)
+        if not at.lists:
+            return {made: self.disk(disk) for made, disk in at.disks_by_id(ids).items()}
         found = [disk for disk in at.disks() if disk.id in ids]
         machines = {machine.id: machine for machine in at.machines()} if found else {}
         return {disk.id: self.disk(disk, machines) for disk in found}
 
     def machines(self, region: str, ids: Collection[str]) -> Mapping[str, attachment_driver.Machine]:
-        return {m.id: self._machine(m) for m in self._account.at(region).machines() if m.id in ids}
+        found = self._account.at(region).seen(ids).items()
+        return {made: self._machine(machine) for made, machine in found if not machine.gone}
 
     def machine_id(self, node: Record) -> str:
         return str(node.outputs["id"])
@@ -225,6 +270,8 @@ class SiteAttachments:
 
     def claim(self, disk: attachment_driver.Disk, machine: str) -> Claim | None:
         """The claim on the disk, or on the machine."""
+        if self._account.TAGGED:
+            return of_tags(disk.tags, disk.id, machine)
         volume, machines = _parts(disk)
         text = volume.written.texts.get(claim_key(machine))
         if text is None and machine in machines:
@@ -232,42 +279,66 @@ class SiteAttachments:
         return None if text is None else parse(text, volume.id)
 
     def write(self, disk: attachment_driver.Disk, machine: str, claim: Claim) -> None:
-        self._say(disk, machine, text_of(claim))
+        self._write(disk, machine, claim)
 
     def erase(self, disk: attachment_driver.Disk, machine: str) -> None:
-        self._say(disk, machine, None)
+        self._write(disk, machine, None)
 
-    def _say(self, disk: attachment_driver.Disk, machine: str, claim: str | None) -> None:
-        """Write a claim or remove it: on the disk if it keeps texts, else on the machine."""
+    def _write(self, disk: attachment_driver.Disk, machine: str, claim: Claim | None) -> None:
+        """Write a claim in place of all others, or remove it: on the disk if it keeps texts, else on the
+        machine.
+        """
         volume, machines = _parts(disk)
         site = self._account.at(volume.region).site
+        if isinstance(site, Tags):
+            new = to_tags(claim, machine) if claim else {}
+            mine = keys_of(disk.tags, machine)
+            old = [key for key in disk.tags if key.startswith(ON) and key not in new] if claim else mine
+            if old or not new.items() <= disk.tags.items():
+                site.tag(volume, new, old)
+            return
         on_disk = "disk" in site.keeps
         thing = volume if on_disk else machines.get(machine)
         if thing is None or not site.keeps:
             return
         key, texts = claim_key(machine if on_disk else volume.id), thing.written.texts
-        if texts.get(key) != claim:
-            old = [k for k in texts if on_disk and k.startswith("on-") and k != key]
-            site.write(thing, {**dict.fromkeys(old), key: claim})
+        text = text_of(claim) if claim else None
+        if texts.get(key) != text:
+            others = [k for k in texts if on_disk and k.startswith("on-") and k != key]
+            site.write(thing, {**dict.fromkeys(others), key: text})
 
     # ---------------------------------------------------------------------------- attach, detach
 
     def attach(self, disk: attachment_driver.Disk, machine: str, about: str) -> None:
         volume, machines = _parts(disk)
-        if machine not in machines:
+        at = self._account.at(volume.region)
+        found = machines.get(machine) or (None if at.lists else at.seen([machine]).get(machine))
+        if found is None or found.gone:
             raise gone(machine)
-        self._account.at(volume.region).site.attach(volume, machines[machine])
+        at.site.attach(volume, found)
 
     def detach(self, disk: attachment_driver.Disk, machine: str) -> None:
         volume, machines = _parts(disk)
-        if not volume.busy:
-            self._account.at(volume.region).site.detach(volume, machines[machine])
+        at = self._account.at(volume.region)
+        if not (at.lists and volume.busy):
+            at.site.detach(volume, machines[machine])
 
 
-def _holder(volume: Disk, machine: str) -> attachment_driver.Holder:
+def _holder(volume: Disk, made: str, machine: Machine | None) -> attachment_driver.Holder:
+    """A machine that knows its devices says whether it has the disk, and where."""
+    if machine is not None and machine.devices is not None:
+        device = machine.devices.get(volume.id)
+        return attachment_driver.Holder(
+            machine=made,
+            device=device.links[0] if device else "",
+            attached=device is not None,
+            leaving=device is None,
+            serials=device.serials if device else (),
+            links=device.links if device else (),
+        )
     serials = dict.fromkeys((volume.id[:20], volume.id.replace("-", "")[:20], volume.label))
     return attachment_driver.Holder(
-        machine=machine,
+        machine=made,
         device=volume.device or "",
         attached=not volume.busy,
         leaving=False,

@@ -12,6 +12,20 @@ from declarative.model.inputs import NodeInputs, PlacedInputs, VolumeInputs
 from declarative.model.record import struct
 from declarative.model.resource import Offer
 from declarative.model.state import Address
+from providers.cloud.placement_groups import Reserved
+
+__all__ = [
+    "Api",
+    "Device",
+    "Disk",
+    "FirstStart",
+    "Machine",
+    "Phase",
+    "Reserved",
+    "Sites",
+    "Wanted",
+    "name_of",
+]
 
 P = TypeVar("P", bound=PlacedInputs)
 
@@ -92,18 +106,6 @@ class Disk:
     def gone(self) -> bool:
         """Whether it has ended or is ending."""
         return self.phase is Phase.ENDING
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class Reserved:
-    """The part of a reservation that a machine takes."""
-
-    body: Mapping[str, Any]
-    """The part for the request, for the `Api` only."""
-    group: str = ""
-    """The id of the reservation's own placement group."""
-    grouped: bool = False
-    """Whether its machines can be in another placement group."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)

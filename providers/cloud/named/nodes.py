@@ -293,14 +293,14 @@ class Groups(placement_groups.Groups):
         self._sites = api.sites
         self.CALLED = api.sites.called
 
-    def of_node(self, inputs: NodeInputs, reserved: Reserved | None) -> str:
+    def of_node(self, inputs: NodeInputs, reserved: placement_groups.Reserved | None) -> str:
         """The id of the existing group for a node to make; empty if it has none."""
         if reserved and (reserved.group or not reserved.grouped):
             return reserved.group
         name = self.ensure(inputs)
         return self._sites.id_of(name, inputs) if name else ""
 
-    def was_deleted(self, error: PermanentError, made: str, inputs: NodeInputs) -> bool:
+    def was_deleted(self, error: PermanentError, made: str | None, inputs: NodeInputs) -> bool:
         """Whether a node was refused because its group was deleted meanwhile with its last node: it is made
         again.
         """
@@ -308,7 +308,7 @@ class Groups(placement_groups.Groups):
         refused = error.kind in (PermanentKind.NOT_FOUND, PermanentKind.INVALID)
         if not refused or not name or made != self._sites.id_of(name, inputs):
             return False
-        if self._sites.tags(made) is not None:
+        if self._sites.tags(str(made)) is not None:
             return False
         self.forgotten(name)
         return True

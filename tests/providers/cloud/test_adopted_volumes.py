@@ -412,5 +412,6 @@ def test_what_is_left_of_an_older_mark_is_not_read(there, fleet):
     new = Fleet(there, "another-lineage").adopt("data-9", tags={"as": "new"})
     (thing,) = Fleet(there, "another-lineage").provider.inventory()
     assert (thing.address, thing.inputs) == (new.address, new.inputs)
-    fleet.provider.delete(disk)  # it is another's now
+    with pytest.raises(PermanentError, match="does not carry this state's tags"):
+        fleet.provider.delete(disk)  # it is another's now
     assert Fleet(there, "another-lineage").provider.inventory() == (thing,)

@@ -255,7 +255,8 @@ def test_a_mark_that_somebody_removed_is_restored(fleet: Fleet, hyper: Hyperstac
     node = fleet.node()
     (machine,) = hyper.machines.values()
     machine["labels"] = ["theirs"]
-    fleet.provider.delete(node)
+    with pytest.raises(PermanentError, match="does not carry this state's tags"):
+        fleet.provider.delete(node)
     assert machine["status"] == "ACTIVE"
     fleet.provider.update(node, token("lineage-1", node.address, 1, None), node.inputs)
     assert "theirs" in machine["labels"]

@@ -225,8 +225,12 @@ def test_a_mark_that_somebody_removed_is_not_put_back(web: Web, stand_in: Lambda
     assert dict(there.recall([record])[record.address].actual) == {"tags": {}}
     with pytest.raises(PermanentError, match="cannot be put back"):
         there.update(record, token("lineage-1", NODE_0, 1, None), record.inputs)
+    with pytest.raises(PermanentError, match="does not carry this state's tags") as caught:
+        there.delete(record)  # only what names its owner is ended
+    assert caught.value.kind is PermanentKind.CONFLICT
+    assert len(running(stand_in)) == 1
+    stand_in.end(record.outputs["id"], "terminated")
     there.delete(record)
-    assert len(running(stand_in)) == 1  # only what names its owner is ended
 
 
 @pytest.mark.parametrize(

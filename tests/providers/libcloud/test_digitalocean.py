@@ -364,13 +364,15 @@ def test_what_lost_its_tags_is_there_and_gets_them_back(server, fleet, kind):
     found = fleet.provider.recall([record])[record.address]
     assert found is not None
     assert (dict(found.actual), dict(found.outputs)) == ({"tags": {}}, dict(record.outputs))
+    with pytest.raises(PermanentError, match="does not carry this state's tags"):
+        fleet.provider.delete(record)
     assert fleet.provider.update(record, made_of, record.inputs) == record.outputs
     assert sorted(thing["tags"]) == sorted(before)
     (listed,) = fleet.provider.inventory()
     assert (listed.token, dict(listed.inputs)) == (made_of, dict(record.inputs))
     thing["tags"] = [labels.owner_tag("somebody-else")]
     assert fleet.provider.recall([record])[record.address].actual == {"owner": "somebody-else"}
-    with pytest.raises(PermanentError, match="not there any more"):
+    with pytest.raises(PermanentError, match="does not carry this state's tags"):
         fleet.provider.update(record, made_of, record.inputs)
     (server.droplets if kind == "node" else server.volumes).clear()
     assert fleet.provider.recall([record]) == {}
