@@ -23,6 +23,7 @@ from declarative.provider import (
 )
 from providers.cloud import marks, nodes, volumes
 from providers.cloud.account import Account
+from providers.cloud.hosts import Holder
 from providers.cloud.marks import ON
 
 Claim = Mapping[str, Any]
@@ -159,24 +160,6 @@ def living(account: Account, machine: nodes.Machine, *, runs: bool) -> Machine:
         taken=bool(machine.tags.get(marks.TAKEN)),
         node=lambda: marks.node(account.read(machine), backend, nodes.outputs(machine)),
     )
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """A machine that has a disk or is getting it, and where it finds the disk: see `hosts.OnNode`."""
-
-    machine: str
-    device: str
-    """The recorded device."""
-    attached: bool
-    """The machine can use it."""
-    leaving: bool
-    """It was asked to release the disk."""
-    busy: bool = False
-    """It was asked to release the disk but still uses it, and may keep it."""
-    serials: tuple[str, ...] = ()
-    links: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
 
 
 @struct(frozen=True, slots=True, kw_only=True)

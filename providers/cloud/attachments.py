@@ -28,7 +28,6 @@ from providers.cloud.attachment_driver import (
     Claim,
     Disk,
     Driver,
-    Holder,
     Machine,
     id_of,
     is_of,
@@ -37,7 +36,7 @@ from providers.cloud.attachment_driver import (
     volume_of,
 )
 from providers.cloud.checks import gone
-from providers.cloud.hosts import OnNode
+from providers.cloud.hosts import Holder, OnNode
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)

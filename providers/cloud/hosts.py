@@ -213,6 +213,24 @@ _CODES: dict[str, tuple[PermanentKind, str | None]] = {
 
 
 @struct(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A machine that has a disk or is getting it, and where it finds the disk: see `OnNode`."""
+
+    machine: str
+    device: str
+    """The recorded device."""
+    attached: bool
+    """The machine can use it."""
+    leaving: bool
+    """It was asked to release the disk."""
+    busy: bool = False
+    """It was asked to release the disk but still uses it, and may keep it."""
+    serials: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+@struct(frozen=True, slots=True, kw_only=True)
 class OnNode:
     """A volume's disk on the node that has it now.
 

@@ -136,6 +136,11 @@ class Nodes(Generic[M]):
             return outputs(checks.take(self._account, self._adopts, mark))
         return outputs(self._driver.create(mark, mark.node))
 
+    def seen(self, address: Address, token: str, inputs: Mapping[str, Any]) -> tuple[M, bool]:
+        """See `checks.seen`; in a plan there is no `token`."""
+        assert self._adopts is not None
+        return checks.seen(self._account, self._adopts, self._account.mark(address, token, inputs))
+
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Only changes in place are written; if the owner's mark was removed, everything is
         written again.

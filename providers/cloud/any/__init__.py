@@ -28,7 +28,7 @@ from declarative.provider import (
 )
 from providers.cloud import checks, marks
 from providers.cloud.account import if_there, look_up, waits
-from providers.cloud.any.account import Account, At, first_of_each, of_mark, rewrite, written_of
+from providers.cloud.any.account import Account, At, first_of_each, let_go, of_mark, rewrite, take, written_of
 from providers.cloud.any.site import TAKEN, Machine, Names, Reserves, Size, Tags, Wanted
 from providers.cloud.any.volumes import SiteAttachments, SiteVolumes, Volumes
 from providers.cloud.attachments import Attachments
@@ -55,8 +55,8 @@ class SiteNodes:
 
     def listed(self, *, address: str | None = None) -> list[Machine]:
         """All of ours that are alive, at all sites, without duplicates of one create."""
-        found = first_of_each(self._account.each(At.machines))
-        return [m for m in found if address is None or m.tags.get(marks.ADDRESS) == address]
+        narrow = {} if address is None else {"address": address}
+        return first_of_each(self._account.each(lambda at: at.machines_with(**narrow)))
 
     def candidates(self, address: Address, token: str) -> list[Machine]:
         """A machine that never ran does not count: its create deletes it."""
@@ -68,7 +68,7 @@ class SiteNodes:
             ids = {record.address: _id(record) for record in found if _id(record)}
             there = at.machines_by_id(list(ids.values()))
             lost = [made for made in ids.values() if made not in there]
-            missing = at.site.missing("machine", lost) if lost else {}
+            missing = at.site.missing("machine", lost, sure=bool(there)) if lost else {}
             for record in found:
                 made = ids.get(record.address, "")
                 if made in there:
@@ -83,7 +83,7 @@ class SiteNodes:
         found = at.machines_by_id([made]).get(made) if made else None
         if ending and made and found is None:
             at.site.check_gone("machine", made)
-        return None if found is None or (found.gone and not ending) else found
+        return None if found is None or (found.gone and not (ending and at.site.lingers)) else found
 
     def type_of(self, machine: Machine, made: str) -> str:
         """Clouds vary in upper and lower case. The part after a `+` is not the cloud's."""
@@ -91,6 +91,22 @@ class SiteNodes:
         return (
             made if machine.type.lower() == wanted.lower() else machine.type and f"{machine.type}{plus}{rest}"
         )
+
+    # ----------------------------------------------------------------------------------- adoption
+
+    def named(self, asked: NodeInputs) -> Machine | None:
+        """By its id."""
+        return self._account.at(asked.region).machine(str(asked.instance_id), checks.TOGETHER)
+
+    def take(self, machine: Machine, mark: Mark) -> None:
+        site = self._account.at(machine.region).site
+        assert isinstance(site, Tags)
+        take(self._account, site, machine, mark)
+
+    def let_go(self, machine: Machine) -> None:
+        site = self._account.at(machine.region).site
+        assert isinstance(site, Tags)
+        let_go(site, machine)
 
     # ------------------------------------------------------------------------------------- create
 
@@ -121,13 +137,15 @@ class SiteNodes:
         if node.spot and not site.spots:
             summary = f"{mark.address}: {self._account.CLOUD} has no spot machines"
             raise PermanentError(PermanentKind.INVALID, summary, about="spot_policy")
+        ahead, reserved = site.ahead(node), self.reserved(node)
         login, key = self._account.login(at), self._keys.host_key(mark.token)
-        user = self._account.config.ssh_user or USER
+        user, image = self._account.config.ssh_user or USER, self._account.image(node.region)
+        named = site.add_key(self._keys.name, login.public)
         tags = mark.tags
         if self._account.TAGGED:
-            own = {marks.HOST_KEY: key.public, marks.USER: user, FINGERPRINT: login.fingerprint}
-            tags = {**self._account.tags(mark), **own}
-        reserved = self.reserved(node)
+            own = {marks.HOST_KEY: key.public, marks.USER: user}
+            whose = {} if named else {FINGERPRINT: login.fingerprint}
+            tags = {**self._account.tags(mark), **own, **whose}
         wanted = Wanted(
             region=node.region,
             zone=node.zone,
@@ -135,12 +153,13 @@ class SiteNodes:
             written=written_of(mark, {"user": user, "host_key": key.public}),
             tags=tags,
             size=node.instance_type,
-            image=self._account.image(node.region),
+            image=image,
             user_data=user_data(user, login.public, key),
-            key=site.add_key(self._keys.name, login.public),
+            key=named,
             login=login.public,
             group=site.groups.of_node(node, reserved) if site.groups else None,
             reserved=reserved,
+            ahead=ahead,
             spot=node.spot,
         )
         try:
@@ -164,7 +183,10 @@ class SiteNodes:
             # The cloud has confirmed it: if it is not listed yet, it will be.
             found = look_up(partial(self._look, at, machine, mark, pause))
             unseen = 0 if found else unseen + 1
-            if not at.lists and unseen >= SURE:
+            if at.site.client_token and unseen >= SURE:
+                missed = f"{machine.called} is not listed"
+                self._account.check_missed(mark.token, missed, about, age=machine.age)
+            elif not at.lists and unseen >= SURE:
                 raise self._ended(machine, about)
             machine = found[0] if found else machine
             if found and made not in {one.id for one in found}:
@@ -182,7 +204,7 @@ class SiteNodes:
     def _look(self, at: At, machine: Machine, mark: Mark, pause: float) -> list[Machine]:
         """What there is of a create, oldest first."""
         if not at.lists:
-            seen = at.starting.next(machine.id, pause)
+            seen = at.machine(machine.id, pause)
             return [] if seen is None else [seen]
         time.sleep(pause)
         return of_mark(at.machines(), mark)
@@ -212,10 +234,10 @@ class SiteNodes:
         if that had ended before.
         """
         at = self._account.at(have.node.region)
+        found = there()
         with at.site.around(have.node, ends=True):
-            found = there()
             for machine in found:
-                if_there(at.site.end, machine)
+                if_there(self._account.at(machine.region or have.node.region).site.end, machine)
             if not found and (made := _id(have)):
                 at.site.clean(made)
             if found and at.lists:
@@ -250,18 +272,17 @@ class SiteNodes:
     ) -> Iterator[tuple[Record, Machine | None, NodeState, str | None]]:
         for at, records in self._account.by_site(nodes):
             there = at.seen([made for record in records if (made := _id(record))])
+            states = at.site.states(there.values())
+            absent = NodeState.UNREACHABLE, "there is no such machine"
             for record in records:
-                machine = there.get(_id(record))
-                if machine is None:
-                    yield record, None, NodeState.UNREACHABLE, "there is no such machine"
-                else:
-                    yield record, machine, machine.state, machine.reason
+                yield record, there.get(_id(record)), *states.get(_id(record), absent)
 
     def note_ready(self, node: Record) -> None:
         """Write it on the machine, or in a file of this project."""
         at, made = self._account.at(node.node.region), _id(node)
         if isinstance(at.site, Tags) or "machine" in at.site.keeps:
-            machine = at.seen([made]).get(made)
+            bare = Machine(id=made, region=node.node.region, state=NodeState.READY)
+            machine = bare if at.site.merges else at.seen([made]).get(made)
             if machine is None:
                 return
             if not isinstance(at.site, Tags):
@@ -290,7 +311,8 @@ class AnyCloud(Cloud):
         self.ADOPTS = adopts or self.ADOPTS
         self._account = account
         self._node_calls = SiteNodes(account)
-        self._machines = Nodes(account, self._node_calls)
+        named = self._node_calls if self.ADOPTS_INSTANCES else None
+        self._machines = Nodes(account, self._node_calls, named)
         self._disks = Volumes(account, SiteVolumes(account))
         self._held = Attachments(account, self._disks, SiteAttachments(account))
         super().__init__(account.config, account.keys, self._machines, self._disks, self._held)

@@ -35,6 +35,7 @@ from providers.cloud.any.site import (
     UNWRITTEN,
     ById,
     Disk,
+    Filters,
     Machine,
     Names,
     Searches,
@@ -44,6 +45,7 @@ from providers.cloud.any.site import (
     Written,
 )
 from providers.cloud.bad_answers import reading
+from providers.cloud.checks import tags_left
 from providers.cloud.keys import USER, Keys
 from providers.cloud.marks import Mark
 from providers.cloud.shared_looks import Looks, Shared
@@ -191,13 +193,15 @@ class Account(account.Account):
         look: Callable[[], Sequence[T]],
     ) -> T:
         """The thing of a create with a token, or of an earlier try; `look` finds those, oldest first."""
+        if at.site.client_token:
+            made = self.once(mark.token, make, lambda: next(iter(look()), None))
+            self.check_answer(made.tags, mark.token, made.id)
+            return made
         key = (mark.owner, mark.token)
         with _LOCKS[hash(key) % len(_LOCKS)]:
             if kind not in at.site.unique and key in _UNCERTAIN:
                 time.sleep(max(0.0, _UNCERTAIN[key] + at.site.settle - time.monotonic()))
-            found: Sequence[T] = ()
-            if key in _UNCERTAIN or not at.site.client_token:
-                found = look_up(look) if key in _UNCERTAIN else look()
+            found = look_up(look) if key in _UNCERTAIN else look()
             if not found:
                 return self._made(kind, at, mark, make, look)
             _UNCERTAIN.pop(key, None)
@@ -254,8 +258,8 @@ class At:
         self.site = site
         self._machines: Shared[Machine] = Shared(site.machines)
         self._disks: Shared[Disk] = Shared(site.disks)
-        self.starting: Looks[Machine] = Looks(self.seen)
-        """Looks at machines that start, shared by all who wait for one."""
+        self._shared_machines: Looks[Machine] = Looks(self.seen)
+        self._shared_disks: Looks[Disk] = Looks(self.disks_by_id)
 
     @property
     def lists(self) -> bool:
@@ -277,6 +281,20 @@ class At:
         if isinstance(self.site, ById):
             return self.site.machines_by_id(ids) if ids else {}
         return {machine.id: machine for machine in self.machines() if machine.id in ids}
+
+    def machine(self, made: str, pause: float) -> Machine | None:
+        """One machine, after so many seconds. Looks at the same time are one request if the site can."""
+        if self.site.batches:
+            return self._shared_machines.next(made, pause)
+        time.sleep(pause)
+        return self.seen([made]).get(made)
+
+    def disk(self, made: str, pause: float) -> Disk | None:
+        """The same for a disk."""
+        if self.site.batches:
+            return self._shared_disks.next(made, pause)
+        time.sleep(pause)
+        return self.disks_by_id([made]).get(made)
 
     def machines_by_id(self, ids: Collection[str]) -> Mapping[str, Machine]:
         """The machines of these ids, with any marks or none. A site that only lists things knows no more
@@ -321,7 +339,7 @@ class At:
             return list(self.machines_by_id([site.id_of("machine", address, token, place)]).values())
         if isinstance(site, Searches):
             return list(site.machines_of(address, token))
-        return [m for m in self.machines() if _of_create(m, address, token)]
+        return self.machines_with(address=str(address), token=token)
 
     def disks_of(self, address: Address, token: str, place: PlacedInputs | None = None) -> list[Disk]:
         """The same for disks."""
@@ -330,7 +348,25 @@ class At:
             return list(self.disks_by_id([site.id_of("disk", address, token, place)]).values())
         if isinstance(site, Searches):
             return list(site.disks_of(address, token))
-        return [d for d in self.disks() if _of_create(d, address, token)]
+        return self.disks_with(address=str(address), token=token)
+
+    def machines_with(self, **marked: str) -> list[Machine]:
+        """The machines of ours with an `address` or a `token`, oldest first."""
+        wanted = {marks.OURS + key: value for key, value in marked.items()}
+        if not wanted or not isinstance(self.site, Filters):
+            found = self.machines()
+        else:
+            found = sorted(self.site.machines_with(wanted), key=_age)
+        return [m for m in found if not m.gone and wanted.items() <= m.tags.items()]
+
+    def disks_with(self, **marked: str) -> list[Disk]:
+        """The same for disks."""
+        wanted = {marks.OURS + key: value for key, value in marked.items()}
+        if not wanted or not isinstance(self.site, Filters):
+            found = self.disks()
+        else:
+            found = sorted(self.site.disks_with(wanted), key=_age)
+        return [d for d in found if not d.gone and wanted.items() <= d.tags.items()]
 
 
 def rewrite(
@@ -364,6 +400,18 @@ def rewrite(
     if users != mark.tags:
         site.retag(thing, users, mark.tags)  # first, because only the old mark says which ones they were
     site.write(thing, {IS: replace(written, inputs=dict(mark.inputs)).text()})
+
+
+def take(account: Account, site: Tags, thing: Machine | Disk, mark: Mark) -> None:
+    """Write a mark on a thing that somebody else made. Leftovers of an older mark are dropped."""
+    new = account.tags(mark)
+    site.tag(thing, new, [key for key in thing.tags if key.startswith(marks.OURS) and key not in new])
+
+
+def let_go(site: Tags, thing: Machine | Disk) -> None:
+    """Remove the mark and the user's tags from a thing that somebody else made."""
+    left = tags_left(thing.tags, thing.id)
+    site.tag(thing, {}, [key for key in thing.tags if key not in left])
 
 
 def written_of(mark: Mark, own: Mapping[str, Any]) -> Written:

@@ -28,6 +28,7 @@ from declarative.model.status import NodeState
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import marks
 from providers.cloud.faults import Kind
+from providers.cloud.hosts import Holder
 from providers.cloud.marks import ON, Mark
 from providers.cloud.placement_groups import Groups, Reserved
 from providers.ownership import key_of
@@ -142,7 +143,9 @@ class Machine:
     devices: Mapping[str, Device] | None = None
     """Its disks by id, and where it finds them; None if only disks say who has them."""
     image: str = ""
-    """Not known."""
+    """Empty if not known."""
+    age: float = 0.0
+    """Seconds since it was made, if the answer to its create says so."""
     raw: Any = field(default=None, compare=False)
     """Data for the site itself."""
 
@@ -159,7 +162,7 @@ class Machine:
     @property
     def why_gone(self) -> str:
         """Why it has ended."""
-        return self.reason or "it has ended"
+        return self.reason or (f"it is {self.word}" if self.word else "it has ended")
 
     @property
     def tags(self) -> Mapping[str, str]:
@@ -187,10 +190,14 @@ class Disk:
     """A permanent link below `/dev/disk` on the machine that names this disk. Without one, the disk is found
     by its id and its name.
     """
+    holders: tuple[Holder, ...] | None = None
+    """The machines of `on`, and where each finds it; None if the cloud does not say that of a disk."""
     written: Written = UNWRITTEN
     labels: Mapping[str, str] = field(default_factory=dict)
     """All its tags, if nothing is `written` on it."""
     made_at: str = ""
+    age: float = 0.0
+    """As for a machine."""
     raw: Any = field(default=None, compare=False)
     theirs: Mapping[str, str] = field(default_factory=dict)
     """The tags of others, for a disk to adopt."""
@@ -274,6 +281,8 @@ class Wanted:
     group: str | None = None
     """The id of its placement group."""
     reserved: Reserved | None = None
+    ahead: Mapping[str, Any] = field(default_factory=dict)
+    """The result of `Site.ahead`."""
     spot: bool = False
     gib: int = 0
     """The size of a disk in GiB."""
@@ -347,6 +356,12 @@ class Site(ABC):
     """Whether a create that is repeated with its token makes nothing more: then nothing is looked for before
     it.
     """
+    lingers: bool = True
+    """Whether a machine that is ending has to be waited for. If not, it counts as gone."""
+    batches: bool = False
+    """Whether one request looks many ids up (`ById`)."""
+    merges: bool = False
+    """Whether tags are set one by one (`Tags`), so that nothing has to be read before."""
     called: str = "write its id, as its API has it"
     """How people name an existing disk."""
     groups: Groups | None = None
@@ -410,12 +425,13 @@ class Site(ABC):
         """Put the user's tags on a thing, and remove the ones before."""
         raise NotImplementedError(thing)
 
-    @abstractmethod
     def owners(self, kind: What) -> Mapping[str, str | None]:
         """All machines or disks of the account by id, and the owner that each names, if any; no ended ones.
 
-        People may remove what is written on things, and a thing without a mark still exists.
+        People may remove what is written on things, and a thing without a mark still exists. A site that
+        finds things `ById` needs no such listing.
         """
+        raise NotImplementedError(kind)
 
     def ended(self, kind: What, made: str) -> str | None:
         """Why a machine or disk that is not among `owners` ended, if the cloud itself reports it; else None.
@@ -423,15 +439,16 @@ class Site(ABC):
         """
         return None
 
-    @abstractmethod
     def restore_mark(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
         """Write the mark and the user's tags on a thing that has lost them; `PermanentError` if only people
-        can do that.
+        can do that. A site with `Tags` needs it not.
         """
+        raise NotImplementedError(kind)
 
-    def missing(self, kind: What, ids: Collection[str]) -> Mapping[str, str | None]:
+    def missing(self, kind: What, ids: Collection[str], *, sure: bool) -> Mapping[str, str | None]:
         """What the cloud says of things that were not found: why each ended, or None if it is only missing.
-        Those of which it says nothing are left out: it may be the wrong account.
+        Those of which it says nothing are left out: it may be the wrong account. `sure`: it is the right one,
+        since other recorded things are there.
         """
         return {made: why for made in ids if (why := self.ended(kind, made))}
 
@@ -466,6 +483,14 @@ class Site(ABC):
     def delete_key(self, name: str, public: str) -> None:
         """Make the cloud forget the key: this state has no machines left."""
         return
+
+    def states(self, machines: Collection[Machine]) -> Mapping[str, tuple[NodeState, str | None]]:
+        """The state of each machine by its id, and the reason, by the cloud's own checks too."""
+        return {machine.id: (machine.state, machine.reason) for machine in machines}
+
+    def ahead(self, node: NodeInputs) -> Mapping[str, Any]:
+        """What is looked up before anything is made for a node. Faults are those of its create."""
+        return {}
 
     def around(self, node: NodeInputs, *, ends: bool) -> AbstractContextManager[None]:
         """Surrounds making and ending (`ends`) a machine: what machines share is deleted with the last."""
@@ -509,6 +534,19 @@ class Searches(Protocol):
 
     def disks_of(self, address: Address, token: str) -> Sequence[Disk]:
         """The owner's disks of a create that are not gone, oldest first."""
+
+
+@runtime_checkable
+class Filters(Protocol):
+    """A site that finds things of ours by their tags without listing all. Ended things may be among the
+    answers.
+    """
+
+    def machines_with(self, tags: Mapping[str, str]) -> Sequence[Machine]:
+        """The owner's machines with these tags."""
+
+    def disks_with(self, tags: Mapping[str, str]) -> Sequence[Disk]:
+        """The owner's disks with these tags."""
 
 
 @runtime_checkable

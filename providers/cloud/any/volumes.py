@@ -7,6 +7,7 @@ have only one holder at a time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -16,11 +17,12 @@ from declarative.model.state import Address, Record
 from declarative.model.status import NodeState
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import attachment_driver, marks, volumes
-from providers.cloud.account import gibibytes, if_there, look_up, pauses
-from providers.cloud.any.account import Account, At, first_of_each, of_mark, rewrite, written_of
+from providers.cloud.account import SURE, gibibytes, if_there, look_up, waits
+from providers.cloud.any.account import Account, At, first_of_each, let_go, of_mark, rewrite, take, written_of
 from providers.cloud.any.site import ById, CalledDisks, Disk, Machine, Tags, Wanted, Written, claim_key
 from providers.cloud.attachment_driver import Claim, keys_of, of_tags, parse, text_of, to_tags
-from providers.cloud.checks import check, gone, tags_left
+from providers.cloud.checks import TOGETHER, check, gone
+from providers.cloud.hosts import Holder
 from providers.cloud.marks import ON, Mark
 
 
@@ -36,9 +38,7 @@ class SiteVolumes:
 
     def listed(self, **narrow: str) -> list[Disk]:
         """All of ours, at all sites, without duplicates of one create."""
-        wanted = {marks.OURS + key: value for key, value in narrow.items()}
-        found = first_of_each(self._account.each(At.disks))
-        return [disk for disk in found if wanted.items() <= disk.tags.items()]
+        return first_of_each(self._account.each(lambda at: at.disks_with(**narrow)))
 
     def candidates(self, address: Address, token: str) -> Iterable[Disk]:
         found = self._account.each(lambda at: at.disks_of(address, token))
@@ -76,33 +76,46 @@ class SiteVolumes:
         )
         look = partial(at.disks_of, mark.address, mark.token, asked)
         disk = self._account.create_once("disk", at, mark, partial(at.site.make, wanted), look)
-        if not at.lists and not disk.busy and not disk.broken:
+        if not at.lists and not at.site.client_token and not disk.busy and not disk.broken:
             return disk
-        for _ in pauses(f"{disk.id} is still being made", str(mark.address)):
-            found = look_up(partial(self._look, at, disk, mark))
+        unseen, about = 0, str(mark.address)
+        for pause in waits(f"{disk.id} is still being made", about):
+            found = look_up(partial(self._look, at, disk, mark, pause))
+            unseen = 0 if found else unseen + 1
             disk = found[0] if found else disk
+            if at.site.client_token and (unseen > SURE or disk.gone):
+                missed = f"{disk.id} is not listed"
+                self._account.check_missed(mark.token, missed, disk.zone, age=disk.age)
+            if disk.gone:
+                summary = f"{disk.id} ended while it was made: {disk.broken or 'the reason is unknown'}"
+                raise PermanentError(PermanentKind.INVALID, summary, about=disk.zone or disk.region)
             if disk.broken:
                 at.site.remove(disk)
                 summary = f"{disk.id} failed while it was made: {disk.broken}"
                 raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=disk.zone or disk.region)
-            if found and not (disk.busy and not disk.on):
+            if found and (at.site.client_token or not (disk.busy and not disk.on)):
                 for extra in found[1:]:
                     at.site.remove(extra)
                 return disk
         raise AssertionError("pauses end with a fault")
 
-    def _look(self, at: At, disk: Disk, mark: Mark) -> list[Disk]:
+    def _look(self, at: At, disk: Disk, mark: Mark, pause: float) -> list[Disk]:
         """What there is of a create, oldest first."""
-        return of_mark(at.disks(), mark) if at.lists else list(at.disks_by_id([disk.id]).values())
+        if not at.lists:
+            seen = at.disk(disk.id, pause)
+            return [] if seen is None else [seen]
+        time.sleep(pause)
+        return of_mark(at.disks(), mark)
 
     # ----------------------------------------------------------------------------------- adoption
 
     def named(self, mark: Mark) -> Disk | None:
         """Look it up by its id. A mark left by an interrupted try counts as ours."""
-        site, given = self._account.at(mark.volume.region).site, str(mark.volume.volume_id)
+        at, given = self._account.at(mark.volume.region), str(mark.volume.volume_id)
+        site = at.site
         if isinstance(site, ById):
             made = site.disk_called(given, mark.volume) if isinstance(site, CalledDisks) else given
-            return site.disks_by_id([made]).get(made) if made else None
+            return at.disk(made, TOGETHER) if made else None
         found = site.found(given)
         if found is None:
             return None
@@ -129,19 +142,16 @@ class SiteVolumes:
         check(mark, disk.name, size=disk.size or 0, kind=disk.type or None, **places)
 
     def take(self, disk: Disk, mark: Mark) -> None:
-        """Leftovers of an older mark are dropped."""
         site = self._at(disk).site
         if isinstance(site, Tags):
-            new = self._account.tags(mark)
-            site.tag(disk, new, [key for key in disk.tags if key.startswith(marks.OURS) and key not in new])
+            take(self._account, site, disk, mark)
         else:
             site.take(disk.id, written_of(mark, {}), mark.tags)
 
     def let_go(self, disk: Disk) -> None:
         site = self._at(disk).site
         if isinstance(site, Tags):
-            left = tags_left(disk.tags, disk.id)
-            site.tag(disk, {}, [key for key in disk.tags if key not in left])
+            let_go(site, disk)
         else:
             site.let_go(disk.id, marks.tags_in(disk.written.inputs or {}))
 
@@ -174,7 +184,8 @@ class SiteVolumes:
         at = self._at(disk)
         if at.lists:
             return machines[0]
-        for machine in at.machines_by_id(machines).values():
+        leaving = {holder.machine for holder in disk.holders or () if holder.leaving}
+        for machine in at.machines_by_id([made for made in machines if made not in leaving]).values():
             if not machine.gone:
                 return f"{machine.tags.get(marks.ADDRESS, machine.called)} ({machine.called})"
         return None
@@ -196,11 +207,11 @@ class Volumes(volumes.Volumes[Disk]):
         """A disk whose mark is removed may still have other tags of ours, if an earlier try was
         interrupted.
         """
-        made, at = have.outputs.get("id"), self._sites.at(have.volume.region)
+        made = have.outputs.get("id")
         if VOLUME_ID in have.inputs and made and not self._sites.TAGGED:
             disk = self._driver.disk(have, ending=True)
             if disk is None or self._account.has_no_owner(disk.tags):
-                at.site.let_go(str(made), marks.tags_in(have.inputs))
+                self._sites.at(have.volume.region).site.let_go(str(made), marks.tags_in(have.inputs))
                 return
         super().delete(have)
 
@@ -216,7 +227,7 @@ class SiteAttachments:
         """Without a link, the disk is known by its id or its label."""
         at = self._account.at(volume.region)
         if machines is None:
-            machines = self._holding(at, volume)
+            machines = {} if volume.holders is not None else self._holding(at, volume)
         also = [made for made, machine in machines.items() if volume.id in (machine.devices or ())]
         return attachment_driver.Disk(
             id=volume.id,
@@ -229,10 +240,13 @@ class SiteAttachments:
             adopted=lambda: VOLUME_ID in self._account.read(volume).inputs,
             damage=f"{volume.id} is damaged: {volume.broken}" if volume.broken else "",
             attaching=at.lists and volume.busy,
-            holders=tuple(
+            holders=volume.holders
+            or tuple(
                 _holder(volume, made, machines.get(made)) for made in dict.fromkeys((*volume.on, *also))
             ),
-            living={made: self._machine(machine, volume) for made, machine in machines.items()},
+            living=None
+            if volume.holders is not None
+            else {made: self._machine(machine, volume) for made, machine in machines.items()},
             mute=not self._account.TAGGED and not at.site.keeps,
             source=(volume, machines),
         )
@@ -312,7 +326,9 @@ class SiteAttachments:
     def attach(self, disk: attachment_driver.Disk, machine: str, about: str) -> None:
         volume, machines = _parts(disk)
         at = self._account.at(volume.region)
-        found = machines.get(machine) or (None if at.lists else at.seen([machine]).get(machine))
+        found = _by_its_id(volume, machine) or machines.get(machine)
+        if found is None and not at.lists:
+            found = at.seen([machine]).get(machine)
         if found is None or found.gone:
             raise gone(machine)
         at.site.attach(volume, found)
@@ -321,14 +337,14 @@ class SiteAttachments:
         volume, machines = _parts(disk)
         at = self._account.at(volume.region)
         if not (at.lists and volume.busy):
-            at.site.detach(volume, machines[machine])
+            at.site.detach(volume, _by_its_id(volume, machine) or machines[machine])
 
 
-def _holder(volume: Disk, made: str, machine: Machine | None) -> attachment_driver.Holder:
+def _holder(volume: Disk, made: str, machine: Machine | None) -> Holder:
     """A machine that knows its devices says whether it has the disk, and where."""
     if machine is not None and machine.devices is not None:
         device = machine.devices.get(volume.id)
-        return attachment_driver.Holder(
+        return Holder(
             machine=made,
             device=device.links[0] if device else "",
             attached=device is not None,
@@ -337,7 +353,7 @@ def _holder(volume: Disk, made: str, machine: Machine | None) -> attachment_driv
             links=device.links if device else (),
         )
     serials = dict.fromkeys((volume.id[:20], volume.id.replace("-", "")[:20], volume.label))
-    return attachment_driver.Holder(
+    return Holder(
         machine=made,
         device=volume.device or "",
         attached=not volume.busy,
@@ -345,6 +361,13 @@ def _holder(volume: Disk, made: str, machine: Machine | None) -> attachment_driv
         serials=() if volume.device else tuple(serials),
         links=(volume.device,) if volume.device else (),
     )
+
+
+def _by_its_id(volume: Disk, machine: str) -> Machine | None:
+    """The machine, of which a site needs no more than the id if its disks say who has them."""
+    if volume.holders is None:
+        return None
+    return Machine(id=machine, region=volume.region, state=NodeState.READY)
 
 
 def _parts(disk: attachment_driver.Disk) -> tuple[Disk, Mapping[str, Machine]]:

@@ -7,7 +7,7 @@ namespace: libcloud reads an unknown namespace as an empty list.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,24 +19,20 @@ from declarative.model.text import suggest
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
 from declarative.provider.optional import Existing
 from providers.cloud import checks, marks
-from providers.cloud.attachments import Attachments
+from providers.cloud.any import AnyCloud
+from providers.cloud.any.site import What
 from providers.cloud.bad_answers import asked
 from providers.cloud.catalog import InstanceType
-from providers.cloud.ec2 import answers, volumes
-from providers.cloud.ec2.account import INSTANCE, VOLUME, Account, disk_of, look
-from providers.cloud.ec2.capacity import Ec2Keys
-from providers.cloud.ec2.nodes import Ec2Nodes
-from providers.cloud.ec2.region import PAGE, VALUES, Region, endpoint
-from providers.cloud.ec2.volumes import Ec2Volumes
-from providers.cloud.nodes import Nodes
+from providers.cloud.ec2 import answers
+from providers.cloud.ec2.account import Account, disk_of
+from providers.cloud.ec2.capacity import Capacity, Ec2Keys, Groups, Networks
+from providers.cloud.ec2.region import VALUES, Region, endpoint
+from providers.cloud.ec2.site import IDS, Ec2Site
 from providers.cloud.provider import Cloud
 from providers.cloud.settings import NODE_DISK
-from providers.cloud.volumes import Volumes
-
-Filters = Sequence[Mapping[str, object]] | None
 
 
-class Ec2(Cloud):
+class Ec2(AnyCloud):
     """One account of EC2, or of a service with its protocol. Secrets are read only when first needed.
 
     Options: `timeout` (seconds of one request), `architecture` of the image (`x86_64`, `arm64`), `disk_size`
@@ -53,187 +49,140 @@ class Ec2(Cloud):
     ADOPTS = ADOPTS_INSTANCES = True
 
     def __init__(self, config: Config) -> None:
-        self._account = Account(config)
-        keys = Ec2Keys(self._account)
-        self._node_calls = Ec2Nodes(self._account, keys)
-        self._instances = Nodes(self._account, self._node_calls, self._node_calls)
-        self._volume_calls = Ec2Volumes(self._account)
-        self._disks = Volumes(self._account, self._volume_calls)
-        self._held = Attachments(self._account, self._disks, volumes.Ec2Attachments(self._account))
-        super().__init__(config, keys, self._instances, self._disks, self._held)
+        self._ec2 = account = Account(config, lambda region: Ec2Site(account, region, keys, *shared))
+        account.keys = keys = Ec2Keys(account)
+        shared = (Groups(account), Capacity(), Networks(config))
+        super().__init__(account)
 
     @asked
     def offers(self) -> tuple[Offer, ...]:
         """From the catalog, without a request."""
-        return offers(self._account)
+        return offers(self._ec2)
 
     @asked
     def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
         wanted = sorted(map(str, addresses))
         parts = [wanted[i : i + VALUES] for i in range(0, len(wanted), VALUES)]
-
-        def look(region: Region) -> list[Existing]:
-            filters = [[{"Name": f"tag:{marks.ADDRESS}", "Value": part}] for part in parts]
-            return [
-                *(e for narrow in filters for e in _instances(region, narrow)),
-                *(e for narrow in filters for e in _volumes(region, narrow)),
-            ]
-
-        return checks.others(self._account.each(look), self._account.owner, addresses)
+        filters = [{f"tag:{marks.ADDRESS}": part} for part in parts]
+        found = self._ec2.each_region(
+            lambda region: [*_existing(region, "machine", filters), *_existing(region, "disk", filters)]
+        )
+        return checks.others(found, self._ec2.owner, addresses)
 
     @asked
     def starts_from(self, region: str, known: Collection[str]) -> str | None:
-        if not self._account.names_image(region):
+        if not self._ec2.names_image(region):
             return None
-        image = self._account.image(region)
+        image = self._ec2.image(region)
         if image not in known:
-            look(self._account.region(region), image)
+            self._ec2.described(region, image)
         return image
 
     @asked
-    def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
-        look = existing_volumes if kind == "volume" else existing_instances
-        return self._account.each(lambda region: list(look(region, ids)))
+    def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
+        self._node_calls.clear(address, token, inputs)
 
     @asked
-    def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
-        self._node_calls.clear(inputs)
+    def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
+        what: What = "disk" if kind == "volume" else "machine"
+        good = sorted(made for made in ids or () if re.fullmatch(IDS[what], made))
+        name = "volume-id" if kind == "volume" else "instance-id"
+        parts = [{name: good[i : i + VALUES]} for i in range(0, len(good), VALUES)]
+        filters = [{}] if ids is None else parts
+        return self._ec2.each_region(lambda region: _existing(region, what, filters))
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
-        faults = preflight_faults(self._account, self._node_calls, self._volume_calls, wanted)
-        return [*super().check(wanted), *faults]
+        """A fault of the credentials, the clock or the connection is raised: nothing else can be checked
+        then.
+        """
+        faults = [*Cloud.check(self, wanted)]
+        if not wanted:
+            return faults
+        self._ec2.regions()  # report the missing zones themselves, not what follows from them
+        probes: list[checks.Look] = []
+        looks: list[checks.Look] = []
+        for name, here in checks.by_region(wanted):
+            site = self._ec2.at(name).site
+            assert isinstance(site, Ec2Site)
+            # Every command makes this request, so every usable login may.
+            probes.append(partial(self._ec2.region(name).has_instance, {}))
+            looks += self._looks(site, name, here)
+        return faults + checks.faults_of(probes, looks, "UnauthorizedOperation")
+
+    def _looks(
+        self, site: Ec2Site, region: str, wanted: Mapping[Address, Mapping[str, Any]]
+    ) -> Iterator[checks.Look]:
+        """What has to be there in a region for things to be made or adopted."""
+        made: dict[tuple[str, ...], NodeInputs] = {}
+        zones: dict[str, str] = {}
+        for address, inputs in wanted.items():
+            if address.kind == "node":
+                node = inputs_of("node", inputs)
+                if node.instance_id is None:
+                    made[tuple(str(getattr(node, key)) for key in KIND)] = node
+                else:
+                    yield partial(self._nodes.seen, address, "", inputs)
+            elif address.kind == "volume":
+                disk = inputs_of("volume", inputs)
+                if disk.zone:
+                    zones[disk.zone] = str(address)
+                if disk.volume_id is not None:
+                    yield partial(self._volumes.seen, address, "", inputs)
+                else:
+                    yield partial(site.volume, address, disk)
+        if made:
+            yield partial(_image, self._ec2, region)
+        for kind in sorted(made):
+            yield partial(site.network, made[kind].zone)
+            if made[kind].reservation:
+                yield partial(site.reserved, made[kind])
+        if zones:
+            yield partial(_zones, self._ec2.region(region), zones)
 
 
-def existing_instances(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
-    """The instances of a region that have not ended."""
-    for filters in _filters("instance-id", INSTANCE, ids):
-        yield from _instances(region, filters)
-
-
-def _instances(region: Region, filters: Filters) -> Iterator[Existing]:
-    action = "DescribeInstances"
-    for reservation in region.pages(action, "reservationSet", PAGE, Filter=filters):
-        for item in answers.listed(action, reservation, "instancesSet"):
-            found = answers.instance(action, item, region.name)
-            if not found.gone:
-                yield checks.existing(
-                    found.tags,
-                    id=found.id,
-                    name=found.tags.get("Name", ""),
-                    region=region.name,
-                    zone=found.zone,
-                    type=found.type,
-                    state=found.state,
-                    spot=item.get("instanceLifecycle") == "spot",
-                )
-
-
-def existing_volumes(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
-    """The volumes of a region that have not ended."""
-    for filters in _filters("volume-id", VOLUME, ids):
-        yield from _volumes(region, filters)
-
-
-def _volumes(region: Region, filters: Filters) -> Iterator[Existing]:
-    action = "DescribeVolumes"
-    for item in region.pages(action, "volumeSet", PAGE // 2, Filter=filters):
-        found = answers.volume(action, item, region.name)
-        if not found.gone:
-            yield checks.existing(
+def _existing(region: Region, kind: What, filters: Iterable[Mapping[str, Iterable[str]]]) -> list[Existing]:
+    """The instances or volumes of a region that have not ended, by the filters of each listing."""
+    if kind == "machine":
+        return [
+            checks.existing(
                 found.tags,
                 id=found.id,
                 name=found.tags.get("Name", ""),
                 region=region.name,
                 zone=found.zone,
                 type=found.type,
-                state=found.state,
-                size=found.size,
-                on=tuple(held.instance for held in found.held),
-                boots=any(_goes_along(held) for held in item.get("attachmentSet") or ()),
+                state=found.word,
+                spot=found.raw.get("instanceLifecycle") == "spot",
             )
-
-
-def _goes_along(held: Mapping[str, Any]) -> bool:
-    return str(held.get("deleteOnTermination")).lower() == "true"
-
-
-def _filters(name: str, form: str, ids: Collection[str] | None) -> Iterator[Filters]:
-    """The filters of each listing."""
-    if ids is None:
-        yield None
-        return
-    good = sorted(made for made in ids if re.fullmatch(form, made))
-    for start in range(0, len(good), VALUES):
-        yield [{"Name": name, "Value": good[start : start + VALUES]}]
+            for narrow in filters
+            for found in region.instances(narrow)
+            if not found.gone
+        ]
+    return [
+        checks.existing(
+            found.tags,
+            id=found.id,
+            name=found.tags.get("Name", ""),
+            region=region.name,
+            zone=found.zone,
+            type=found.type,
+            state=found.word,
+            size=found.size,
+            on=found.on,
+            boots=any(
+                str(held.get("deleteOnTermination")).lower() == "true"
+                for held in found.raw.get("attachmentSet") or ()
+            ),
+        )
+        for narrow in filters
+        for found in region.volumes(narrow)
+        if not found.gone
+    ]
 
 
 KIND = ("zone", "instance_type", "spot", "reservation")
 """Inputs of a node that change the conditions under which it is made."""
-LEAST_PAGE = 5
-
-Wanted = Mapping[Address, Mapping[str, Any]]
-
-
-def preflight_faults(
-    account: Account, nodes: Ec2Nodes, volumes: Ec2Volumes, wanted: Wanted
-) -> list[PermanentError]:
-    """Each fault once. A fault of the credentials, the clock or the connection is raised: nothing else can be
-    checked then.
-    """
-    if not wanted:
-        return []
-    account.regions()  # report the missing zones themselves, not what follows from them
-    probes: list[checks.Look] = []
-    looks: list[checks.Look] = []
-    for name, here in checks.by_region(wanted):
-        region = account.region(name)
-        probes.append(partial(_probe, region))
-        looks += _node_looks(account, nodes, region, here)
-        looks += _volume_looks(account, volumes, region, here)
-    return checks.faults_of(probes, looks, "UnauthorizedOperation")
-
-
-def _probe(region: Region) -> None:
-    """Every command makes this request, so every usable login may. The number of instances does
-    not matter.
-    """
-    next(region.pages("DescribeInstances", "reservationSet", LEAST_PAGE), None)
-
-
-def _node_looks(account: Account, nodes: Ec2Nodes, region: Region, wanted: Wanted) -> Iterator[checks.Look]:
-    made: list[NodeInputs] = []
-    for address, inputs in wanted.items():
-        if address.kind != "node":
-            continue
-        node = inputs_of("node", inputs)
-        if node.instance_id is not None:
-            yield partial(checks.seen, account, nodes, account.mark(address, "", inputs))
-        else:
-            made.append(node)
-    if made:
-        yield partial(_image, account, region)
-    kinds = {tuple(str(getattr(node, key)) for key in KIND): node for node in made}
-    for kind in sorted(kinds):
-        yield partial(nodes.conditions, region, kinds[kind])
-
-
-def _volume_looks(
-    account: Account, volumes: Ec2Volumes, region: Region, wanted: Wanted
-) -> Iterator[checks.Look]:
-    zones: dict[str, str] = {}
-    for address, inputs in wanted.items():
-        if address.kind != "volume":
-            continue
-        disk = inputs_of("volume", inputs)
-        if disk.zone:
-            zones[disk.zone] = str(address)
-        if disk.volume_id is not None:
-            yield partial(Volumes(account, volumes).seen, address, "", inputs)
-        else:
-            yield partial(volumes.ahead, region.name, address, disk)
-    if zones:
-        yield partial(_zones, region, zones)
 
 
 def _zones(region: Region, wanted: Mapping[str, str]) -> None:
@@ -249,10 +198,10 @@ def _zones(region: Region, wanted: Mapping[str, str]) -> None:
         raise PermanentError(PermanentKind.INVALID, summary, about="availability_zone", hint=hint)
 
 
-def _image(account: Account, region: Region) -> None:
+def _image(account: Account, region: str) -> None:
     """`PermanentError` if there is no image, or the nodes cannot start it."""
-    image = account.image(region.name)
-    item = look(region, image)
+    image = account.image(region)
+    item = account.described(region, image)
     built = item.get("architecture")
     if built not in (None, account.architecture):
         summary = f"the image {image} is for {built}, and nodes are {account.architecture}"

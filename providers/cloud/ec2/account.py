@@ -11,15 +11,13 @@ the first one's: EC2 reports this, and the instance of the first try is found by
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from declarative.model.record import struct
 from declarative.model.spec.backend import ImageFilter
-from declarative.model.state import Record
 from declarative.provider import (
     Config,
     PermanentError,
@@ -29,14 +27,18 @@ from declarative.provider import (
     TransientKind,
 )
 from providers.cloud import marks, settings
-from providers.cloud.account import RegionalAccount
+from providers.cloud.account import side_by_side
+from providers.cloud.any import account
+from providers.cloud.any.site import Site
 from providers.cloud.catalog import Catalog, catalog
-from providers.cloud.checks import is_adopted, users
+from providers.cloud.checks import is_adopted
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.answers import MISMATCH
 from providers.cloud.ec2.region import Region, endpoint
 from providers.cloud.marks import Mark
 from providers.cloud.settings import write
+
+T = TypeVar("T")
 
 OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "disk_size": int,
@@ -47,25 +49,23 @@ OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "volume_iops": int,
     "volume_throughput": int,
 }
-INSTANCE, VOLUME = r"i-[0-9a-f]{4,32}", r"vol-[0-9a-f]{4,32}"
-"""The form of their ids."""
-LIVE = ("pending", "running", "stopping", "stopped")
-"""States of instances that exist. Others do not come back."""
 
 
-class Account(RegionalAccount[Region]):
+class Account(account.Account):
     """The regions of a backend, and the owner whose things are looked for."""
 
     CLOUD = "EC2"
     MISMATCH = MISMATCH
+    TAGGED = True
     ARCHITECTURES = ("x86_64", "arm64")
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config, OPTIONS)
+    def __init__(self, config: Config, site_of: Callable[[Region], Site]) -> None:
+        super().__init__(config, OPTIONS, lambda _, name: site_of(self._opened(name)), regional=True)
         if self.disk_size is not None and self.disk_size < 1:
             summary = f"the option `disk_size` is in GiB, and cannot be {self.disk_size}"
             raise PermanentError(PermanentKind.INVALID, summary, about="options.disk_size")
-        self._own: dict[tuple[str, str], Disk] = {}
+        self._regions: dict[str, Region] = {}
+        self._looked: dict[tuple[str, str], dict[str, Any]] = {}
         self._ambient: Ambient | None = None
 
     @property
@@ -81,10 +81,20 @@ class Account(RegionalAccount[Region]):
 
     # ------------------------------------------------------------------------------------ regions
 
-    def make(self, name: str) -> Region:
+    def region(self, name: str) -> Region:
+        """The requests to a region."""
+        self.at(name)
+        return self._regions[name]
+
+    def _opened(self, name: str) -> Region:
         given = self.config.endpoint or endpoint(name, self.catalog.zones)
         login = (self._login(name), self.scrub)
-        return Region(name, settings.host(given), login, self.config, self.timeout)
+        self._regions[name] = Region(name, settings.host(given), login, self.config, self.timeout)
+        return self._regions[name]
+
+    def each_region(self, look: Callable[[Region], Sequence[T]]) -> list[T]:
+        """What `look` finds in all regions, in parallel; a region that cannot be asked is an error."""
+        return side_by_side([self.region(name) for name in self.regions()], look)
 
     def _login(self, region: str) -> Callable[[], Mapping[str, str]]:
         """Key, secret and token: from the named variables, else as AWS's own tools find them."""
@@ -105,24 +115,20 @@ class Account(RegionalAccount[Region]):
     def find_image(self, region: str, asked: ImageFilter) -> str:
         return newest(self.region(region), asked, self.architecture)
 
-    def own_disk(self, region: Region, image: str) -> dict[str, Any]:
+    def described(self, region: str, image: str) -> dict[str, Any]:
+        """EC2's description of an image, which `own_disk` then uses; `PermanentError` if there is none."""
+        self._looked[region, image] = look(self.region(region), image)
+        return self._looked[region, image]
+
+    def own_disk(self, region: str, image: str) -> dict[str, Any]:
         """The parameters for a node's first disk."""
-        key = region.name, image
-        if key not in self._own:
-            self._own[key] = own_disk(region, image)
-        size = self.disk_size or max(settings.NODE_DISK, self._own[key].size)
+        own = disk_of(self._looked.get((region, image)) or self.described(region, image))
+        size = self.disk_size or max(settings.NODE_DISK, own.size)
         disk = {"VolumeSize": size, "VolumeType": self.options.get("disk_type")}
-        mapping = {"DeviceName": self._own[key].device, "Ebs": {**disk, "DeleteOnTermination": True}}
+        mapping = {"DeviceName": own.device, "Ebs": {**disk, "DeleteOnTermination": True}}
         return {"BlockDeviceMapping": [mapping]}
 
     # -------------------------------------------------------------------------------------- marks
-
-    def mine(self, **more: str) -> dict[str, list[str]]:
-        """The filter for things of ours. `address` and `token` narrow it."""
-        return {
-            f"tag:{marks.OWNER}": [self.owner],
-            **{f"tag:{marks.OURS}{key}": [value] for key, value in more.items()},
-        }
 
     def tags(self, mark: Mark) -> dict[str, str]:
         """All tags of a thing: its name (unless it is adopted), the user's tags, ours."""
@@ -133,24 +139,6 @@ class Account(RegionalAccount[Region]):
                 raise PermanentError(PermanentKind.INVALID, summary, about="tags")
         name = {} if is_adopted(mark.inputs) else {"Name": mark.address.name}
         return {**name, **users, **marks.written(mark)}
-
-    def retag(self, region: Region, thing: str, have: Mapping[str, str], mark: Mark) -> None:
-        """Write a new mark over the one in `have`, or in its place if it was removed. May be interrupted at
-        any point, and tried again.
-        """
-        before = {} if self.has_no_owner(have) else marks.read(have, thing).inputs
-        after = self.tags(mark)
-        users = [k for k in marks.tags_in(before) if k in have and k not in after]
-        region.untag(thing, users)  # first, because only the old mark says which ones they were
-        region.tag(thing, after)
-        rest = re.compile(re.escape(marks.INPUTS) + r"\.\d+")
-        region.untag(thing, [k for k in have if rest.fullmatch(k) and k not in after])
-
-
-def made_id(have: Record, prefix: str) -> str | None:
-    """EC2's id in a record; None if it has no valid one."""
-    found = str(have.outputs.get("id", ""))
-    return found if re.fullmatch(rf"{prefix}-[0-9a-f]{{4,32}}", found) else None
 
 
 _AWAY = ("ConnectionError", "HTTPClientError", "ConnectionClosedError", "MetadataRetrievalError")
@@ -242,14 +230,6 @@ class Disk:
     size: int = 0
 
 
-def let_go(region: Region, made: str, tags: Mapping[str, str]) -> None:
-    """Remove what we wrote from an instance or a volume. Our name goes last: until then it can be found
-    again.
-    """
-    region.untag(made, users(tags, made))
-    region.untag(made, [key for key in tags if key.startswith(marks.OURS)])
-
-
 def look(region: Region, image: str) -> dict[str, Any]:
     """EC2's description of an image; `PermanentError` if there is none."""
     action = "DescribeImages"
@@ -262,11 +242,6 @@ def look(region: Region, image: str) -> dict[str, Any]:
             hint = "`image` is the id of one, `ami-…`; by its name: `image: {filter: {name: …, owner: …}}`"
         raise PermanentError(PermanentKind.NOT_FOUND, summary, about="image", hint=hint)
     return item
-
-
-def own_disk(region: Region, image: str) -> Disk:
-    """The disk of an existing image."""
-    return disk_of(look(region, image))
 
 
 def disk_of(item: dict[str, Any]) -> Disk:

@@ -1,4 +1,4 @@
-"""EC2's answers as plain values: instances and volumes; and its error codes as the port's faults.
+"""EC2's answers as machines and disks, and its error codes as the port's faults.
 
 The status of an error is misleading: 500 is no capacity, 503 too many requests, 400 a quota.
 """
@@ -7,89 +7,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from declarative.model.record import struct
+from declarative.model.status import NodeState
 from declarative.provider import PermanentKind, TransientError, TransientKind
+from providers.cloud.any.site import Disk, Machine
 from providers.cloud.faults import Answer, ErrorInfo, Kind
+from providers.cloud.hosts import Holder
 
-GONE = ("shutting-down", "terminated")
-"""States of an instance that will not come back."""
 BUSY = "busy"
 """The state of an attachment that should end while the machine still uses it."""
 LEAVING = ("detaching", BUSY)
 """States of an attachment that should end."""
+STATES: Mapping[str, NodeState] = {
+    "pending": NodeState.PROVISIONING,
+    "running": NodeState.READY,
+    "shutting-down": NodeState.TERMINATING,
+    "terminated": NodeState.TERMINATING,
+}
+"""States of an instance; any other can become `running` again."""
 
 
-@struct(frozen=True, slots=True, kw_only=True)
-class Instance:
-    """One instance."""
-
-    id: str
-    region: str
-    state: str
-    zone: str
-    type: str
-    address: str
-    """Its private address, which never changes."""
-    public_address: str
-    """Empty if there is none."""
-    tags: Mapping[str, str]
-    image: str
-    reason: str
-    """The reason for its state: EC2's code and text."""
-    age: float = 0.0
-    """Seconds since it was made, if the answer says so."""
-
-    @property
-    def gone(self) -> bool:
-        """Whether it has ended or is ending."""
-        return self.state in GONE
-
-    @property
-    def why_gone(self) -> str:
-        """Why it has ended."""
-        return self.reason or f"it is {self.state}"
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A volume on an instance. `state`: attaching, attached, detaching, busy, detached."""
-
-    instance: str
-    device: str
-    state: str
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class Volume:
-    """One volume; its size is in GiB."""
-
-    id: str
-    region: str
-    state: str
-    zone: str
-    size: int
-    tags: Mapping[str, str]
-    type: str = ""
-    """Empty if EC2 did not report it."""
-    age: float = 0.0
-    """Its age in seconds, like that of an instance."""
-    held: tuple[Held, ...] = field(default=())
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-        return self.id
-
-    @property
-    def gone(self) -> bool:
-        """Whether it has ended or is ending."""
-        return self.state in ("deleting", "deleted")
+BROKEN = {
+    "error": "EC2 says `error`",
+    **dict.fromkeys(("deleting", "deleted"), "check the right to use its encryption key"),
+}
+"""Why a volume in a state will never be usable, if it is being made."""
 
 
 def parsed(text: str) -> ET.Element:
@@ -161,48 +107,81 @@ def _age(made: object, date: str) -> float:
     return max(0.0, (now.astimezone(UTC) - then).total_seconds())
 
 
-def instance(action: str, found: Mapping[str, Any], region: str, date: str = "") -> Instance:
+def instance(action: str, found: Mapping[str, Any], region: str, date: str = "") -> Machine:
     """One item of an `instancesSet`; `date` is that of the answer."""
     try:
-        reason = found.get("stateReason") or {}
+        reason, word = found.get("stateReason") or {}, found["instanceState"]["name"]
         code, text = str(reason.get("code") or ""), str(reason.get("message") or "")
-        return Instance(
+        text = text if text.startswith(code) else f"{code}: {text}".strip(": ")  # most of them repeat it
+        return Machine(
             id=found["instanceId"],
             region=region,
-            state=found["instanceState"]["name"],
+            state=STATES.get(word, NodeState.NOT_READY),
+            word=word,
+            reason=text or None,
+            fault=_fault(text) if text else (PermanentKind.INVALID, "EC2 does not say why"),
             zone=found["placement"]["availabilityZone"],
             type=found["instanceType"],
             address=found.get("privateIpAddress") or "",
             public_address=found.get("ipAddress") or "",
-            tags=tags(found),
+            labels=tags(found),
             image=found.get("imageId") or "",
-            reason=text if text.startswith(code) else f"{code}: {text}".strip(": "),  # most of them repeat it
+            made_at=found.get("launchTime") or "",
             age=_age(found.get("launchTime"), date),
+            raw=found,
         )
     except (KeyError, TypeError, AttributeError):
         raise bad_answer(action, "has an instance that cannot be read") from None
 
 
-def volume(action: str, found: Mapping[str, Any], region: str, date: str = "") -> Volume:
+def _fault(text: str) -> tuple[Kind, str]:
+    """The fault of an instance that ended while it started. EC2 itself caused reasons that begin with
+    `Server.`.
+    """
+    if text.startswith("Server."):
+        return PermanentKind.NO_CAPACITY, text
+    return kind_of(text.partition(":")[0].removeprefix("Client.")) or PermanentKind.INVALID, text
+
+
+def volume(action: str, found: Mapping[str, Any], region: str, date: str = "") -> Disk:
     """One item of a `volumeSet`, or the answer of CreateVolume; `date` is that of the answer."""
     try:
-        return Volume(
-            id=found["volumeId"],
+        made, word = found["volumeId"], found["status"]
+        held = [item for item in found.get("attachmentSet") or () if item["status"] != "detached"]
+        return Disk(
+            id=made,
             region=region,
-            state=found["status"],
+            word=word,
+            gone=word in ("deleting", "deleted"),
+            busy=word != "available" and not held,
+            broken=BROKEN.get(word),
+            on=tuple(item["instanceId"] for item in held),
             zone=found["availabilityZone"],
             size=int(found["size"]),
-            tags=tags(found),
+            labels=tags(found),
             type=found.get("volumeType") or "",
+            made_at=found.get("createTime") or "",
             age=_age(found.get("createTime"), date),
-            held=tuple(
-                Held(instance=h["instanceId"], device=h.get("device") or "", state=h["status"])
-                for h in found.get("attachmentSet") or ()
-                if h["status"] != "detached"
-            ),
+            holders=tuple(_holder(made, item) for item in held),
+            raw=found,
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise bad_answer(action, "has a volume that cannot be read") from None
+
+
+def _holder(made: str, held: Mapping[str, Any]) -> Holder:
+    """On NVMe, the device reports the volume's id; on Xen it has only its name."""
+    device, state = held.get("device") or "", held["status"]
+    letters = device.removeprefix("/dev/").removeprefix("xvd").removeprefix("sd")
+    return Holder(
+        machine=held["instanceId"],
+        device=device,
+        attached=state == "attached",
+        leaving=state in LEAVING,
+        busy=state == BUSY,
+        serials=(made.replace("-", ""),),
+        names=tuple(dict.fromkeys((device, f"/dev/xvd{letters}"))),
+    )
 
 
 def tags(found: Mapping[str, Any]) -> dict[str, str]:

@@ -28,9 +28,10 @@ from declarative.provider import (
 from providers.cloud import marks, placement_groups
 from providers.cloud.bad_answers import text_at
 from providers.cloud.ec2 import answers
-from providers.cloud.ec2.account import LIVE, Account
-from providers.cloud.ec2.region import Region, tagged
+from providers.cloud.ec2.account import Account
+from providers.cloud.ec2.region import LIVE, Region, tagged
 from providers.cloud.keys import Pairs
+from providers.cloud.placement_groups import Reserved
 from providers.ssh.key_pairs import Login
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
@@ -43,15 +44,16 @@ class Ec2Keys(Pairs[Region, Mapping[str, str]]):
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
-        self._regions = account.regions
+        self._regions = account
 
     def _before(self, region: Region) -> None:
         """Nodes in another region may have a key that is on another machine."""
-        if self._login or self.given or self.file.exists():
+        if not self._fresh or self._there:
             return
-        for other in self._regions():
-            if other.name != region.name and self._asked(other):
-                raise self._missing(f", and nodes in {other.name} were made with one")
+        for name in self._regions.regions():
+            if name != region.name and self._asked(self._regions.region(name)):
+                self._delete_new_key()
+                raise self._missing(f", and nodes in {name} were made with one")
 
     def _asked(self, region: Region) -> bool:
         try:
@@ -112,7 +114,7 @@ NONE_SUCH = "InvalidCapacityReservationId"
 
 
 @struct(frozen=True, slots=True, kw_only=True)
-class Reserved:
+class Reservation:
     """The limits that a reservation sets for where nodes can be."""
 
     state: str
@@ -127,27 +129,25 @@ class Capacity:
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
-        self._seen: dict[tuple[str, str], Reserved] = {}
+        self._seen: dict[tuple[str, str], Reservation] = {}
 
-    def asked(self, region: Region, inputs: NodeInputs) -> tuple[dict[str, Any], bool]:
-        """The parameters for a node, and whether it is near its siblings without a placement group."""
-        made = inputs.reservation
-        if not made:
-            return _market(inputs), False
-        if _GROUP.fullmatch(str(made)):
-            return _target(CapacityReservationResourceGroupArn=made), False
-        if not _ID.fullmatch(str(made)):
+    def asked(self, region: Region, inputs: NodeInputs) -> Reserved:
+        """The part that a node takes. A capacity block has its instances near each other, in no group."""
+        made = str(inputs.reservation)
+        if _GROUP.fullmatch(made):
+            return Reserved(body=_target(CapacityReservationResourceGroupArn=made), grouped=True)
+        if not _ID.fullmatch(made):
             summary = f"`{made}` is no capacity reservation of EC2"
             hint = "write its id, `cr-…`, or the ARN of a resource group of reservations"
             raise PermanentError(PermanentKind.INVALID, summary, about="reservation", hint=hint)
-        found = self._look(region, str(made))
-        _check(found, str(made), inputs)
-        asked = _target(CapacityReservationId=made)
+        found = self._look(region, made)
+        _check(found, made, inputs)
+        target = _target(CapacityReservationId=made)
         if found.kind == BLOCK:
-            return {**asked, "InstanceMarketOptions": {"MarketType": BLOCK}}, True
-        return asked, False
+            return Reserved(body={**target, "InstanceMarketOptions": {"MarketType": BLOCK}})
+        return Reserved(body=target, grouped=True)
 
-    def _look(self, region: Region, made: str) -> Reserved:
+    def _look(self, region: Region, made: str) -> Reservation:
         with self._turn:
             found = self._seen.get((region.name, made))
             if found is None or found.state != "active":
@@ -155,7 +155,7 @@ class Capacity:
             return found
 
 
-def _read(region: Region, made: str) -> Reserved:
+def _read(region: Region, made: str) -> Reservation:
     action = "DescribeCapacityReservations"
     try:
         found = region.ask(action, made, CapacityReservationId=[made])
@@ -165,7 +165,7 @@ def _read(region: Region, made: str) -> Reserved:
         raise _unknown(region, made) from None
     for item in answers.listed(action, found, "capacityReservationSet"):
         if item.get("capacityReservationId") == made:
-            return Reserved(
+            return Reservation(
                 state=str(item.get("state") or ""),
                 instance_type=str(item.get("instanceType") or ""),
                 zone=str(item.get("availabilityZone") or ""),
@@ -180,7 +180,7 @@ def _unknown(region: Region, made: str) -> PermanentError:
     return PermanentError(PermanentKind.NOT_FOUND, summary, about="reservation", hint=hint)
 
 
-def _check(found: Reserved, made: str, inputs: NodeInputs) -> None:
+def _check(found: Reservation, made: str, inputs: NodeInputs) -> None:
     """Check that the reservation has capacity for the node: its place and its type."""
     kind, zone = inputs.instance_type, inputs.zone
     if (found.instance_type, found.zone) != (kind, zone or found.zone):
@@ -196,8 +196,10 @@ def _target(**what: Any) -> dict[str, Any]:
     return {"CapacityReservationSpecification": {"CapacityReservationTarget": what}}
 
 
-def _market(inputs: NodeInputs) -> dict[str, Any]:
-    """On demand, unless the node is spot. A spot node ends when EC2 needs it or it gets too expensive."""
+def market(inputs: NodeInputs) -> dict[str, Any]:
+    """The parameters for a node's market: on demand, unless the node is spot. A spot node ends when EC2 needs
+    it or it gets too expensive.
+    """
     if not inputs.spot:
         return {}
     cap = inputs.max_price
@@ -231,6 +233,13 @@ class Groups(placement_groups.Groups):
         where = inputs.zone or inputs.region
         return f"fleetform-{self._account.owner}-{inputs.fleet}-{where}"
 
+    def was_deleted(self, error: PermanentError, made: str | None, inputs: NodeInputs) -> bool:
+        """EC2 itself says it."""
+        gone = UNKNOWN in error.summary and made is not None and made != self.given
+        if gone and made:
+            self.forgotten(made)
+        return gone
+
     def make(self, name: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
         self._region(inputs).ask(
             "CreatePlacementGroup",
@@ -249,7 +258,7 @@ class Groups(placement_groups.Groups):
         return None
 
     def used(self, name: str, inputs: NodeInputs) -> bool:
-        living = {"placement-group-name": [name], "instance-state-name": LIVE}
+        living = {"placement-group-name": [name], **LIVE}
         return self._region(inputs).has_instance(living)
 
     def remove(self, name: str, inputs: NodeInputs) -> None:

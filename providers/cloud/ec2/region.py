@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from declarative.model.text import suggest
-from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.provider import Config, PermanentError, PermanentKind
+from providers.cloud.any.site import Disk, Machine
 from providers.cloud.bad_answers import Pages, Scrub
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.ec2 import answers
-from providers.cloud.ec2.answers import Instance, Volume, error_info
+from providers.cloud.ec2.answers import error_info
 from providers.cloud.settings import Host
-from providers.cloud.shared_looks import Looks
 
 Login: TypeAlias = tuple[Callable[[], Mapping[str, str]], Scrub]
 VERSION = "2016-11-15"
@@ -30,6 +30,8 @@ LAUNCHES = 2.0
 """Launches a second that EC2 allows in the long run by default. It counts them separately: many launches must
 not slow down the listings that report their results, and the listings must not speed them up.
 """
+LIVE = {"instance-state-name": ("pending", "running", "stopping", "stopped")}
+"""The filter for instances that exist. Others do not come back."""
 _SPECIAL = re.compile(r"[^A-Za-z0-9_.~-]")
 
 
@@ -53,8 +55,6 @@ class Region:
         key = ("ec2", config.backend, host.name, host.port, name)
         self._connection = Connection(make, limiter(*key), scrub, error_info, now, fence=config.fence)
         self._launches = limiter(*key, LAUNCH, rate=LAUNCHES)
-        self.starting = Looks(self.instances_by_id)
-        self.appearing = Looks(self.volumes_by_id)
 
     def ask(self, action: str, about: str | None = None, /, **parameters: object) -> dict[str, Any]:
         """The content of the answer to one action. Lists and mappings in parameters are numbered from 1."""
@@ -91,7 +91,7 @@ class Region:
                 raise answers.bad_answer(f"{action} in {self.name}", how)
             more = {"NextToken": token}
 
-    def instances(self, filters: Mapping[str, Iterable[str]]) -> list[Instance]:
+    def instances(self, filters: Mapping[str, Iterable[str]]) -> list[Machine]:
         """All instances that match the filters, including ended ones."""
         action = "DescribeInstances"
         found = self.pages(action, "reservationSet", PAGE, Filter=_filters(filters))
@@ -106,49 +106,38 @@ class Region:
         found = self.pages("DescribeInstances", "reservationSet", LEAST_PAGE, Filter=_filters(filters))
         return next(found, None) is not None
 
-    def volumes(self, filters: Mapping[str, Iterable[str]]) -> list[Volume]:
+    def volumes(self, filters: Mapping[str, Iterable[str]]) -> list[Disk]:
         """All volumes that match the filters."""
         action = "DescribeVolumes"
         found = self.pages(action, "volumeSet", PAGE // 2, Filter=_filters(filters))
         return [answers.volume(action, item, self.name) for item in found]
 
-    def instances_by_id(self, ids: Iterable[str]) -> dict[str, Instance]:
+    def instances_by_id(self, ids: Iterable[str]) -> dict[str, Machine]:
         """The existing ones. A filter ignores unknown ids."""
         every = sorted(set(ids))
         parts = [every[i : i + VALUES] for i in range(0, len(every), VALUES)]
         return {found.id: found for part in parts for found in self.instances({"instance-id": part})}
 
-    def denied(self, ids: Sequence[str]) -> frozenset[str]:
-        """The ids for which EC2 itself says that there is no such instance."""
+    def denied(self, action: str, name: str, ids: Sequence[str]) -> frozenset[str]:
+        """The ids that EC2 itself says do not exist: a listing may be incomplete."""
         out: set[str] = set()
         for start in range(0, len(ids), FEW):
             part = ids[start : start + FEW]
             try:
-                self.ask("DescribeInstances", InstanceId=part)
+                self.ask(action, **{name: part})
             except PermanentError as error:
                 if error.kind is not PermanentKind.NOT_FOUND:
                     raise
-                out.update(i for i in part if i in error.summary)
+                out.update(i for i in part if i in error.summary or len(part) == 1)
         return frozenset(out)
 
-    def check_gone(self, action: str, name: str, made: str) -> None:
-        """`TransientError` unless EC2 itself says that `made` does not exist: listings may be incomplete."""
-        try:
-            self.ask(action, **{name: [made]})
-        except PermanentError as error:
-            if error.kind is not PermanentKind.NOT_FOUND:
-                raise
-            return
-        summary = f"{self.name} does not list {made}, and does not say that there is none"
-        raise TransientError(TransientKind.AMBIGUOUS, summary, about=made)
-
-    def volumes_by_id(self, ids: Iterable[str]) -> dict[str, Volume]:
+    def volumes_by_id(self, ids: Iterable[str]) -> dict[str, Disk]:
         """The existing ones."""
         every = sorted(set(ids))
         parts = [every[i : i + VALUES] for i in range(0, len(every), VALUES)]
         return {found.id: found for part in parts for found in self.volumes({"volume-id": part})}
 
-    def volume(self, made: str) -> Volume | None:
+    def volume(self, made: str) -> Disk | None:
         """One volume; None if the id does not exist."""
         return next(iter(self.volumes({"volume-id": [made]})), None)
 

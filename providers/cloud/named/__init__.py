@@ -22,6 +22,7 @@ from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
 from providers.cloud.checks import check, gone, tags_left, tags_once_adopted
 from providers.cloud.faults import Kind
+from providers.cloud.hosts import Holder
 from providers.cloud.keys import Keys
 from providers.cloud.marks import ON, Mark
 from providers.cloud.named.api import Api, Disk, Machine, Phase, Wanted, name_of
@@ -217,9 +218,9 @@ class NamedAttachments:
         self._api.detach(machine, disk.source, serials)
 
 
-def _holder(made: str, machine: Machine | None, disk: Disk) -> attachment_driver.Holder:
+def _holder(made: str, machine: Machine | None, disk: Disk) -> Holder:
     device = machine.devices.get(disk.id) if machine else None
-    return attachment_driver.Holder(
+    return Holder(
         machine=made,
         device=device.links[0] if device else "",
         attached=device is not None,

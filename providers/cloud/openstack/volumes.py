@@ -14,8 +14,9 @@ from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, if_there, look_up, pauses
-from providers.cloud.attachment_driver import ClaimTags, Disk, Holder, Machine, adopted, living
+from providers.cloud.attachment_driver import ClaimTags, Disk, Machine, adopted, living
 from providers.cloud.checks import check, tags_left
+from providers.cloud.hosts import Holder
 from providers.cloud.marks import ON, Mark
 from providers.cloud.openstack import answers, names
 from providers.cloud.openstack.account import Account, duplicates, made_id

@@ -9,8 +9,9 @@ import pytest
 
 from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from providers.cloud.attachment_driver import ClaimTags, Disk, Holder, Machine
+from providers.cloud.attachment_driver import ClaimTags, Disk, Machine
 from providers.cloud.attachments import Attachments
+from providers.cloud.hosts import Holder
 from tests.support.model import of_attachment, of_node, of_volume
 
 ADDRESS = Address.parse("attachment/train-0.data-0")

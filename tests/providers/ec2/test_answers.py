@@ -491,6 +491,27 @@ def test_a_volume_that_was_removed_uses_its_token_up(ec2, monkeypatch, made, sec
     assert getattr(caught.value, "kind", None) is fault
 
 
+@pytest.mark.parametrize(
+    ("state", "kind", "words", "ends"),
+    [
+        ("error", PermanentKind.NO_CAPACITY, "failed while it was made: EC2 says `error`", 1),
+        ("deleting", PermanentKind.INVALID, "check the right to use its encryption key", 0),
+    ],
+)
+def test_a_volume_that_fails_while_it_is_made_is_not_left(ec2, state, kind, words, ends):
+    """Its create says why; nothing is attached to what can never be used."""
+    item = volume("vol-00000001", DISK_MARK, "creating").removeprefix("<item>")[:-7]
+    there, server = ec2(
+        CreateVolume=answer("CreateVolume", item),
+        DescribeVolumes=disks(volume("vol-00000001", DISK_MARK, state)),
+        DeleteVolume=answer("DeleteVolume", "<return>true</return>"),
+    )
+    with pytest.raises(PermanentError, match=words) as caught:
+        there.create(DISK, TOKEN, {**INPUTS, "size": "1GB"}, {})
+    assert caught.value.kind is kind
+    assert [a["Action"] for a in server.asked].count("DeleteVolume") == ends
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "then"),

@@ -92,9 +92,9 @@ def test_from_plan_to_destroy(project, ec2):
     project.run("destroy", "--auto-approve", env=ENV)
     assert there(project, ec2.port, **regions) == {}
     lineage = project.run("state", "pull", env=ENV).json["lineage"]
-    account = run.provider(ec2.port, project.path, lineage, **regions)._instances._account
+    account = run.provider(ec2.port, project.path, lineage, **regions)._account
     for region in account.regions():
-        assert lineage not in str(region.ask("DescribeKeyPairs"))
+        assert lineage not in str(account.region(region).ask("DescribeKeyPairs"))
 
 
 def test_an_image_that_is_looked_for_a_cluster_and_what_is_reserved(project, ec2):
@@ -109,7 +109,7 @@ def test_an_image_that_is_looked_for_a_cluster_and_what_is_reserved(project, ec2
     project.run("validate")
     project.apply(env=ENV)
     lineage = project.run("state", "pull", env=ENV).json["lineage"]
-    region = run.provider(ec2.port, project.path, lineage)._instances._account.region("us-east-1")
+    region = run.provider(ec2.port, project.path, lineage)._account.region("us-east-1")
     found = region.instances({"tag:fleetform:owner": [lineage]})
     assert {i.image for i in found} == {"ami-0000000b"}
     group = f"fleetform-{lineage}-near-us-east-1a"
@@ -367,7 +367,7 @@ def test_another_image_is_shown_until_the_node_is_made_anew(project, images):
     assert differences(project) == {}
     # A newer image with a name that fits: the same filter gives another one by now.
     lineage = project.run("state", "pull", env=ENV).json["lineage"]
-    region = run.provider(images.port, project.path, lineage)._instances._account.region("us-east-1")
+    region = run.provider(images.port, project.path, lineage)._account.region("us-east-1")
     (made,) = region.instances({"tag:fleetform:owner": [lineage], "instance-state-name": ["running"]})
     region.ask("CreateImage", InstanceId=made.id, Name="noble-20270101")
     ((field, before, after),) = differences(project).values()
@@ -425,7 +425,7 @@ def test_things_of_a_project_that_is_not_known_are_only_named(project, ec2):
     project.declare(backend(ec2.port), fleet("gpu", backends=["aws"], nodes=1, resources={"cpu": 2}))
     project.apply(env=ENV)
     lineage = project.run("state", "pull", env=ENV).json["lineage"]
-    region = run.provider(ec2.port, project.path, lineage)._instances._account.region("us-east-1")
+    region = run.provider(ec2.port, project.path, lineage)._account.region("us-east-1")
     (made,) = region.instances({"tag:fleetform:owner": [lineage]})
     assert made.tags["fleetform:project"].endswith("-project")
     region.untag(made.id, ["fleetform:project"])

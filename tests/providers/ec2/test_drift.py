@@ -67,7 +67,7 @@ class Account:
         self.project = project
         self.lineage = project.run("state", "pull", env=ENV).json["lineage"]
         self.provider = run.provider(port, project.path, self.lineage)
-        self.region = self.provider._instances._account.region(run.REGION)
+        self.region = self.provider._account.region(run.REGION)
 
     @property
     def ids(self):
@@ -187,7 +187,7 @@ class Made:
         self.lineage = lineage
         self.folder = folder
         self.provider = run.provider(port, folder, lineage)
-        self.region = self.provider._instances._account.region(run.REGION)
+        self.region = self.provider._account.region(run.REGION)
         self.backend = spec(Backend, {k: v for k, v in backend(port).items() if k != "type"})
         self.records = {}
         self.ranks = {}

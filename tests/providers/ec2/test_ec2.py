@@ -104,7 +104,7 @@ class TestEc2Crowd(Crowd):
 
     def gather(self, place, wanted):
         """As `create` would have written it."""
-        account = place.provider._instances._account
+        account = place.provider._account
         return [
             replace(r, outputs={"id": self.light.add(token, account.tags(mark))})
             for r, token in ((r, place.token(r)) for r in wanted)
@@ -147,8 +147,8 @@ def check_pairs(port, folder, lineage, pairs):
     assert {v.tags.get("fleetform:disk-of") for v in every if v not in disks} <= {lineage}
     assert sorted(v.tags["Name"] for v in disks) == sorted(f"data-{i}" for i in pairs)
     names = {i.id: i.tags["Name"] for i in instances}
-    on = {v.tags["Name"]: [(names[held.instance], held.state) for held in v.held] for v in disks}
-    assert on == {f"data-{i}": [(f"gpu-{i}", "attached")] for i in pairs}
+    on = {v.tags["Name"]: [(names[held.machine], held.attached) for held in v.holders] for v in disks}
+    assert on == {f"data-{i}": [(f"gpu-{i}", True)] for i in pairs}
     things = clean.inventory()
     assert len(things) == len({t.address for t in things}) == 3 * len(pairs)
     return things
@@ -276,7 +276,7 @@ def test_long_inputs_are_written_over_several_tags(fleet):
         assert fleet.provider.update(node, "0" * 32, inputs) == node.outputs
         (thing,) = fleet.provider.inventory()
         assert thing.inputs == inputs
-        region = fleet.provider._instances._account.region(REGION)
+        region = fleet.provider._account.region(REGION)
         have = region.instances_by_id([node.outputs["id"]])[node.outputs["id"]].tags
         assert {k: v for k, v in have.items() if not k.startswith("fleetform:")} == {"Name": "gpu-0", **tags}
     assert sum(k.startswith("fleetform:inputs") for k in have) <= 2
@@ -311,7 +311,7 @@ def test_what_cannot_change_in_place_is_refused(fleet):
 def test_a_volume_grows_in_place(fleet):
     """By the word of EC2, which counts whole GiB; and nothing is asked for twice."""
     disk = fleet.create("volume", "data-0", ZONE, size="1GB")
-    region = fleet.provider._instances._account.region(REGION)
+    region = fleet.provider._account.region(REGION)
     for size, wanted in (("1025MB", 2), ("3GB", 3), ("3GB", 3)):
         assert fleet.provider.update(disk, "0" * 32, {**disk.inputs, "size": size}) == disk.outputs
         assert region.volume(disk.outputs["id"]).size == wanted
@@ -323,7 +323,7 @@ def test_a_volume_grows_in_place(fleet):
 @pytest.fixture
 def theirs(fleet):
     """A volume that somebody made by hand, and the region."""
-    region = fleet.provider._instances._account.region(REGION)
+    region = fleet.provider._account.region(REGION)
     made = region.ask("CreateVolume", AvailabilityZone=ZONE, Size=3, VolumeType="gp2")["volumeId"]
     region.tag(made, {"Name": "theirs", "team": "old"})
     yield made, region
@@ -415,7 +415,7 @@ def test_sizes_that_a_type_has_not_are_refused(fleet):
         fleet.create("volume", "data-0", ZONE, size="1GB", volume_type="st1")
     assert caught.value.about == "size"
     disk = fleet.create("volume", "data-0", ZONE, size="125GB", volume_type="st1")
-    region = fleet.provider._instances._account.region(REGION)
+    region = fleet.provider._account.region(REGION)
     assert (region.volume(disk.outputs["id"]).type, fleet.provider.inventory()[0].actual) == ("st1", {})
 
 
@@ -423,7 +423,7 @@ def test_nothing_is_deleted_that_does_not_say_whose_it_is(fleet):
     """Somebody took our tags away: it may be another's by now."""
     node = fleet.create("node", "gpu-0", ZONE, **SMALL)
     disk = fleet.create("volume", "data-0", ZONE, size="1GB")
-    region = fleet.provider._instances._account.region(REGION)
+    region = fleet.provider._account.region(REGION)
     for record in (node, disk):
         region.untag(record.outputs["id"], [OWNER])
         with pytest.raises(PermanentError, match="does not carry this state's tags") as caught:

@@ -148,10 +148,9 @@ def create(folder, more=None, **settings):
     with Scripted(lambda asked: asked_for(asked, **(more or {}))) as server:
         there = provider(server.port, folder, "ours", **settings)
         try:
-            region = there._instances._account.region(REGION)
-            login = there._node_calls._keys.ensure(region)
-            mark = there._instances._account.mark(NODE, TOKEN, INPUTS)
-            there._node_calls._run(region, mark, mark.node)
+            login = there._keys.ensure(there._account.region(REGION))
+            mark = there._account.mark(NODE, TOKEN, INPUTS)
+            there._node_calls._launch(there._account.at(REGION), mark, mark.node)
         finally:
             server.shutdown()
         return login, {a["Action"]: a for a in server.asked}
@@ -319,8 +318,8 @@ def test_a_key_is_looked_for_once(tmp_path, monkeypatch):
     monkeypatch.setattr(key_pairs, "make", None)
     with Scripted(asked_for) as server:
         there = provider(server.port, tmp_path, "ours")
-        there._node_calls._keys.login()
-        there._node_calls._keys.ensure(there._instances._account.region(REGION))
+        there._keys.login()
+        there._keys.ensure(there._account.region(REGION))
 
 
 def test_where_nodes_are_in_the_network(tmp_path):

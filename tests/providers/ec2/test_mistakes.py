@@ -306,7 +306,7 @@ def test_a_quota_of_ten(project, line):
     assert "10 done, 2 failed" in done.out
     lineage = project.run("state", "pull", env=ENV).json["lineage"]
     there = run.provider(line.port, project.path, lineage)
-    assert len(there.inventory()) == len(there._instances.listed()) == 10
+    assert len(there.inventory()) == len(there._nodes.listed()) == 10
     assert len(project.run("state", "list", "node", env=ENV).out.split()) == 10
     most = 12
     project.apply(env=ENV)

@@ -266,8 +266,8 @@ def test_what_goes_with_the_last_node_goes_though_it_ended_by_itself(there):
 def test_what_a_create_that_was_cut_short_left_is_cleared(there):
     """The controller ended before it asked for the instance. What other nodes need stays."""
     one = there()
-    one._node_calls._groups.ensure(inputs_of("node", BIG))
-    one._node_calls._keys.ensure(region_of(one))
+    one._account.at(REGION).site.groups.ensure(inputs_of("node", BIG))
+    one._keys.ensure(region_of(one))
     one.clear(NODE, TOKEN, BIG)
     assert groups(one) == []
     pairs = region_of(one).ask("DescribeKeyPairs")["keySet"] or []

@@ -130,7 +130,7 @@ def backend(port: int, **more: Any) -> dict[str, Any]:
 
 def there(cloud: Cloud, tmp_path: Path, lineage: str) -> tuple[int, list[str]]:
     """Instances that live, and the names of key pairs, by EC2's own count."""
-    region = provider(cloud.port, tmp_path, lineage)._instances._account.region(REGION)
+    region = provider(cloud.port, tmp_path, lineage)._account.region(REGION)
     pairs = region.ask("DescribeKeyPairs")["keySet"] or []
     return len([i for i in region.instances({}) if not i.gone]), [p["keyName"] for p in pairs]
 

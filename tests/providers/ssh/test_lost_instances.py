@@ -35,7 +35,7 @@ def cloud(allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def region(cloud: Cloud, tmp_path: Path):
     """What EC2 is asked by, past the tool."""
-    return provider(cloud.port, tmp_path, "any")._instances._account.region(REGION)
+    return provider(cloud.port, tmp_path, "any")._account.region(REGION)
 
 
 def instances(cloud: Cloud, tmp_path: Path) -> list[str]:
