@@ -1,8 +1,8 @@
 """Clouds through libcloud: nodes, volumes and attachments of any driver with a provider.
 
 This folder has what all drivers share. A driver's own part is in a folder of its own (`ec2`, `openstack`,
-`gce`, `azure`; the last two share `named`). `any` has the drivers without client tokens. libcloud sends and
-signs requests; what is asked, and how answers are read, is ours: see `connection` for the reasons.
+`gce`, `azure`) or a file of `any`, which has the port of drivers (`any.site`). libcloud sends and signs
+requests; what is asked, and how answers are read, is ours: see `connection` for the reasons.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -82,6 +83,22 @@ def written(mark: Mark) -> dict[str, str]:
         **({PROJECT: mark.project} if mark.project else {}),
         **pack(INPUTS, text, mark.address),
     }
+
+
+def name_of(address: Address, token: str) -> str:
+    """The name for a create with this token, where names are unique: `gpu-0-1c6f…`, at most 61 lower case
+    letters, digits and dashes, with a letter first.
+    """
+    stem = re.sub(r"[^a-z0-9]+", "-", address.name.lower()).strip("-")[:36].rstrip("-")
+    head = stem if re.match(r"[a-z]", stem) else f"x{stem}"
+    tail = re.sub(r"[^a-z0-9]+", "", token.lower())[:24]
+    return f"{head}-{tail}" if tail else head
+
+
+def name_in(tags: Mapping[str, str]) -> str | None:
+    """The name of the create with these tags; None if they do not say it."""
+    both = ADDRESS in tags and TOKEN in tags
+    return name_of(Address.parse(tags[ADDRESS]), tags[TOKEN]) if both else None
 
 
 def read(tags: Mapping[str, str], thing: str) -> Mark:

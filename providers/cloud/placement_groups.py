@@ -7,6 +7,7 @@ capacity reservation may have a group of its own.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -17,6 +18,7 @@ from typing import Any
 from declarative.model.inputs import NodeInputs
 from declarative.model.record import struct
 from declarative.model.spec.values import Placement
+from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from providers.cloud import marks
 from providers.cloud.account import Account
@@ -188,9 +190,13 @@ class Groups(ABC):
     def takes(self, inputs: NodeInputs) -> bool:
         """Whether a machine of the node's type can be in a group."""
 
-    @abstractmethod
     def name(self, inputs: NodeInputs) -> str:
-        """The name of a node's group: the same for all nodes of its fleet in its zone."""
+        """The name of a node's group: the same for all nodes of its fleet in its zone. An owner is too long
+        for a part of it.
+        """
+        fleet, where = inputs.fleet, inputs.zone or inputs.region
+        whose = hashlib.sha256(f"{self._account.owner}\0{fleet}\0{where}".encode()).hexdigest()
+        return marks.name_of(Address("fleet", f"fleetform-{fleet}"), whose)
 
     def id_of(self, name: str, inputs: NodeInputs) -> str:
         """The id of a group by its name or another name of it; `PermanentError` if there is none."""

@@ -11,18 +11,14 @@ import json
 import re
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
-from declarative.provider import Config, TransientError, TransientKind
-from providers.cloud import settings
-from providers.cloud.account import Account
+from declarative.provider import TransientError, TransientKind
 from providers.cloud.bad_answers import Pages, Scrub
-from providers.cloud.connection import Connection, limiter
-from providers.cloud.faults import Answer, ErrorInfo
+from providers.cloud.connection import Connection
 from providers.cloud.settings import Host
 
 SPARE = 300.0
@@ -124,32 +120,6 @@ class Rest:
             what, path, about=about, method=method, params=dict(params or {}), data=data, headers=sent
         )
         return response.object
-
-
-class RestAccount(Account, ABC):
-    """One account of a cloud with such an API. Secrets are read only when first needed."""
-
-    def __init__(self, config: Config, options: Mapping[str, type | tuple[type, ...]]) -> None:
-        super().__init__(config, options)
-        self._turn = threading.Lock()
-        self._made: tuple[Rest, str] | None = None
-
-    def _there(self) -> tuple[Rest, str]:
-        """The connection to the API, and the project or subscription."""
-        with self._turn:
-            if self._made is None:
-                self._made = self._make()
-            return self._made
-
-    @abstractmethod
-    def _make(self) -> tuple[Rest, str]:
-        """Make the connection."""
-
-    def _connection(self, url: str, read: Callable[[Answer], ErrorInfo | None], *key: str) -> Connection:
-        """A connection to a host. `read` parses its errors; `key` separates limiters for the same host."""
-        host = settings.host(url)
-        own = limiter(self.CLOUD, self.config.backend, host.name, host.port, *key)
-        return Connection(lambda: link(host, self.timeout), own, self.scrub, read, fence=self.config.fence)
 
 
 def link(host: Host, timeout: int) -> Any:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -26,10 +26,21 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
+from declarative.provider.optional import Existing
 from providers.cloud import checks, marks
 from providers.cloud.account import if_there, look_up, waits
-from providers.cloud.any.account import Account, At, first_of_each, let_go, of_mark, rewrite, take, written_of
-from providers.cloud.any.site import TAKEN, Machine, Names, Reserves, Size, Tags, Wanted
+from providers.cloud.any.account import (
+    FINGERPRINT,
+    Account,
+    At,
+    first_of_each,
+    let_go,
+    of_mark,
+    rewrite,
+    take,
+    written_of,
+)
+from providers.cloud.any.site import TAKEN, Disk, Everyones, Machine, Names, Reserves, Size, Tags, Wanted
 from providers.cloud.any.volumes import SiteAttachments, SiteVolumes, Volumes
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
@@ -40,8 +51,6 @@ from providers.cloud.nodes import Nodes, outputs
 from providers.cloud.placement_groups import Reserved
 from providers.cloud.provider import Cloud
 
-FINGERPRINT = f"{marks.OURS}fingerprint"
-"""A machine's tag: the fingerprint of the key that may log in."""
 SURE = 4
 """How many looks in a row must miss a machine that existed: a single one may be too early."""
 
@@ -119,7 +128,8 @@ class SiteNodes:
                     "machine",
                     at,
                     mark,
-                    partial(self._launch, at, mark, node),
+                    partial(self._wanted, at, mark, node),
+                    partial(self._launch, at, node),
                     partial(at.machines_of, mark.address, mark.token, node),
                 )
             except PermanentError as error:
@@ -131,8 +141,8 @@ class SiteNodes:
                 raise
             return self._running(at, machine, mark)
 
-    def _launch(self, at: At, mark: Mark, node: NodeInputs) -> Machine:
-        """Request the machine. All that it needs exists then."""
+    def _wanted(self, at: At, mark: Mark, node: NodeInputs) -> Wanted:
+        """The machine to request. All that it needs exists then."""
         site = at.site
         if node.spot and not site.spots:
             summary = f"{mark.address}: {self._account.CLOUD} has no spot machines"
@@ -146,7 +156,7 @@ class SiteNodes:
             own = {marks.HOST_KEY: key.public, marks.USER: user}
             whose = {} if named else {FINGERPRINT: login.fingerprint}
             tags = {**self._account.tags(mark), **own, **whose}
-        wanted = Wanted(
+        return Wanted(
             region=node.region,
             zone=node.zone,
             mark=mark,
@@ -162,10 +172,13 @@ class SiteNodes:
             ahead=ahead,
             spot=node.spot,
         )
+
+    def _launch(self, at: At, node: NodeInputs, wanted: Wanted) -> Machine:
         try:
-            return site.launch(wanted)
+            return at.site.launch(wanted)
         except PermanentError as error:
-            if site.groups is None or not site.groups.was_deleted(error, wanted.group, node):
+            groups = at.site.groups
+            if groups is None or not groups.was_deleted(error, wanted.group, node):
                 raise
             raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
 
@@ -211,7 +224,7 @@ class SiteNodes:
 
     def _ended(self, machine: Machine, about: str) -> ProviderError:
         """The fault for a machine that ended while starting. Another one may succeed."""
-        kind, why = machine.fault or (PermanentKind.NO_CAPACITY, machine.reason or machine.word)
+        kind, why = machine.fault or (PermanentKind.NO_CAPACITY, machine.word or machine.reason)
         how = "failed" if machine.state is NodeState.FAILED else "ended"
         summary = f"{machine.called} {how} while it started: {why or 'the reason is unknown'}"
         passing = isinstance(kind, TransientKind)
@@ -366,3 +379,37 @@ class AnyCloud(Cloud):
                 here = [node for node in nodes if self._account.at(node.region) is at]
                 faults += at.site.groups.unfit(here) if at.site.groups else ()
         return faults
+
+
+class TaggedCloud(AnyCloud):
+    """The same for a cloud with tags, whose site lists those of all (`Everyones`)."""
+
+    ADOPTS = True
+
+    @asked
+    def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
+        """A machine's own disk may carry the machine's mark."""
+        found = [
+            checks.existing(
+                thing.tags,
+                id=thing.id,
+                name=thing.name,
+                region=thing.region,
+                zone=thing.zone,
+                type=thing.type,
+                state=thing.word,
+            )
+            for thing in self._account.each(_marked)
+            if not thing.gone
+            and thing.tags.get(marks.ADDRESS, "").startswith("volume/") is isinstance(thing, Disk)
+        ]
+        return checks.others(found, self._account.owner, addresses)
+
+    @asked
+    def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
+        self._node_calls.clear(address, token, inputs)
+
+
+def _marked(at: At) -> Sequence[Machine | Disk]:
+    assert isinstance(at.site, Everyones)
+    return at.site.everyones()

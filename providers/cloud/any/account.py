@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,9 +39,9 @@ from providers.cloud.any.site import (
     Filters,
     Machine,
     Names,
-    Searches,
     Site,
     Tags,
+    Wanted,
     What,
     Written,
 )
@@ -55,6 +56,8 @@ from providers.ssh.key_pairs import Login
 T = TypeVar("T", Machine, Disk)
 U = TypeVar("U")
 
+FINGERPRINT = f"{marks.OURS}fingerprint"
+"""A machine's tag: the fingerprint of the key that may log in."""
 _LOCKS = tuple(threading.Lock() for _ in range(64))
 """One create at a time per token: a retry may start while the last try still runs."""
 _UNCERTAIN: dict[tuple[str, str], float] = {}
@@ -189,12 +192,15 @@ class Account(account.Account):
         kind: What,
         at: At,
         mark: Mark,
-        make: Callable[[], T],
+        prepare: Callable[[], Wanted],
+        make: Callable[[Wanted], T],
         look: Callable[[], Sequence[T]],
     ) -> T:
-        """The thing of a create with a token, or of an earlier try; `look` finds those, oldest first."""
+        """The thing of a create with a token, or of an earlier try; `look` finds those, oldest first.
+        `prepare` says what to make, and makes all that it needs.
+        """
         if at.site.client_token:
-            made = self.once(mark.token, make, lambda: next(iter(look()), None))
+            made = self.once(mark.token, lambda: make(prepare()), lambda: next(iter(look()), None))
             self.check_answer(made.tags, mark.token, made.id)
             return made
         key = (mark.owner, mark.token)
@@ -203,13 +209,11 @@ class Account(account.Account):
                 time.sleep(max(0.0, _UNCERTAIN[key] + at.site.settle - time.monotonic()))
             found = look_up(look) if key in _UNCERTAIN else look()
             if not found:
-                return self._made(kind, at, mark, make, look)
+                return self._made(at, mark, partial(make, prepare()), look)
             _UNCERTAIN.pop(key, None)
             return self._checked(found[0], mark)
 
-    def _made(
-        self, kind: What, at: At, mark: Mark, make: Callable[[], T], look: Callable[[], Sequence[T]]
-    ) -> T:
+    def _made(self, at: At, mark: Mark, make: Callable[[], T], look: Callable[[], Sequence[T]]) -> T:
         """The thing that is made now. Its key stays in `_UNCERTAIN` as long as the outcome is unknown."""
         key = (mark.owner, mark.token)
         try:
@@ -337,8 +341,6 @@ class At:
         site = self.site
         if place is not None and isinstance(site, Names):
             return list(self.machines_by_id([site.id_of("machine", address, token, place)]).values())
-        if isinstance(site, Searches):
-            return list(site.machines_of(address, token))
         return self.machines_with(address=str(address), token=token)
 
     def disks_of(self, address: Address, token: str, place: PlacedInputs | None = None) -> list[Disk]:
@@ -346,8 +348,6 @@ class At:
         site = self.site
         if place is not None and isinstance(site, Names):
             return list(self.disks_by_id([site.id_of("disk", address, token, place)]).values())
-        if isinstance(site, Searches):
-            return list(site.disks_of(address, token))
         return self.disks_with(address=str(address), token=token)
 
     def machines_with(self, **marked: str) -> list[Machine]:

@@ -14,11 +14,11 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from declarative.model.blocks import Shape
 from declarative.model.inputs import NodeInputs, PlacedInputs, VolumeInputs
@@ -289,6 +289,20 @@ class Wanted:
     volume_type: str | None = None
 
 
+def reason_of(state: NodeState, word: str, why: str) -> str | None:
+    """The reason for a machine's state, from the cloud's own `word` for it and its text."""
+    text = f": {why}" if why else ""
+    match state:
+        case NodeState.READY:
+            return None
+        case NodeState.PROVISIONING:
+            return "it is starting"
+        case NodeState.FAILED:
+            return f"it never ran{text}"
+        case _:
+            return f"it is {word}{text}"
+
+
 GPU_MEMORY_GB: Mapping[str, int] = {
     "A16": 16,
     "A40": 48,
@@ -525,15 +539,18 @@ class ById(Protocol):
         """Those that exist."""
 
 
-@runtime_checkable
-class Searches(Protocol):
-    """A site that finds the things of a create without listing all."""
+T = TypeVar("T", Machine, Disk)
+FEW = 2
+"""Up to so many things are looked at one by one; more by a listing."""
 
-    def machines_of(self, address: Address, token: str) -> Sequence[Machine]:
-        """The owner's machines of a create that are not gone, oldest first."""
 
-    def disks_of(self, address: Address, token: str) -> Sequence[Disk]:
-        """The owner's disks of a create that are not gone, oldest first."""
+def by_ids(
+    ids: Collection[str], listed: Callable[[], Iterable[T]], one: Callable[[str], T | None]
+) -> dict[str, T]:
+    """The existing ones, for a cloud that is asked for one thing at a time. A listing may not be whole."""
+    there = {thing.id: thing for thing in listed() if thing.id in ids} if len(ids) > FEW else {}
+    alone = (thing for made in ids if made not in there and (thing := one(made)))
+    return {**there, **{thing.id: thing for thing in alone}}
 
 
 @runtime_checkable
@@ -555,6 +572,14 @@ class Names(Protocol):
 
     def id_of(self, kind: What, address: Address, token: str, place: PlacedInputs) -> str:
         """The id of the thing that a create makes."""
+
+
+@runtime_checkable
+class Everyones(Protocol):
+    """A site that lists the things of all states."""
+
+    def everyones(self) -> Sequence[Machine | Disk]:
+        """All machines and disks with a mark, whoever's; their addresses may be missing."""
 
 
 @runtime_checkable

@@ -75,7 +75,7 @@ class SiteVolumes:
             volume_type=asked.volume_type,
         )
         look = partial(at.disks_of, mark.address, mark.token, asked)
-        disk = self._account.create_once("disk", at, mark, partial(at.site.make, wanted), look)
+        disk = self._account.create_once("disk", at, mark, lambda: wanted, at.site.make, look)
         if not at.lists and not at.site.client_token and not disk.busy and not disk.broken:
             return disk
         unseen, about = 0, str(mark.address)

@@ -8,7 +8,8 @@ so a retried one is preceded by a look, and demands that the thing is new where 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -17,16 +18,18 @@ from typing import Any
 from declarative.model.inputs import NodeInputs, PlacedInputs, VolumeInputs
 from declarative.model.resource import Offer
 from declarative.model.state import Address
+from declarative.model.status import NodeState
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import if_there, look_up, pauses
+from providers.cloud.any import TaggedCloud
+from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What, by_ids
 from providers.cloud.azure import answers, offers
 from providers.cloud.azure.account import COMPUTE, Account
-from providers.cloud.azure.answers import CODES
-from providers.cloud.azure.bodies import TYPE, address_body, disk_body, interface_body, machine_body
+from providers.cloud.azure.bodies import address_body, disk_body, interface_body, machine_body
 from providers.cloud.azure.offers import Proximity, Reservations
-from providers.cloud.named import Named
-from providers.cloud.named.api import Disk, FirstStart, Machine, Reserved, Wanted
+from providers.cloud.bad_answers import asked
+from providers.cloud.placement_groups import Reserved
 
 DISKS = "2023-10-02"
 NETWORK = "2023-11-01"
@@ -44,37 +47,35 @@ MOST = 50
 """The most tags on one resource."""
 
 
-class Api:
+class AzureSite(Site):
     """One resource group, and others that hold things of ours. Ids are `group/name`."""
 
-    disk_type = TYPE
-    called = "the name of a disk of the backend's resource group, or its whole id: `/subscriptions/…`"
+    unique = frozenset(("machine", "disk"))
+    spots = grows = adopts = True
+    called = "write the name of a disk of the backend's resource group, or its whole id: `/subscriptions/…`"
 
     def __init__(self, account: Account) -> None:
         self._account = account
         self._reservations = Reservations(account)
-        self.sites = Proximity(account, self.machines)
+        self.groups: Proximity = Proximity(account, self.machines)
 
-    def offers(self) -> tuple[Offer, ...]:
-        return offers.offers(self._account)
+    def reserved(self, node: NodeInputs) -> Reserved:
+        return self._reservations.asked(node)
 
-    def reserved(self, inputs: NodeInputs) -> Reserved:
-        return self._reservations.asked(inputs)
-
-    def machine_id(self, name: str, inputs: PlacedInputs) -> str:
-        region = inputs.region
-        if not re.fullmatch(r"[a-z0-9]{1,40}", region):
+    def id_of(self, kind: What, address: Address, token: str, place: PlacedInputs) -> str:
+        if not re.fullmatch(r"[a-z0-9]{1,40}", place.region):
             summary = f"backend {self._account.config.backend}: the region is not named"
             raise PermanentError(PermanentKind.INVALID, summary, about="region")
-        return f"{self._account.group}/{name}"
+        return f"{self._account.group}/{marks.name_of(address, token)}"
 
-    disk_id = machine_id
-
-    def disk_called(self, given: str, inputs: VolumeInputs) -> str | None:
+    def disk_called(self, given: str, volume: VolumeInputs) -> str | None:
         """No listing has disks of other groups."""
         start = f"{self._account.root(self._account.group)}/providers/Microsoft.Compute/disks/".lower()
         made = f"{self._account.group}/{given.lower().removeprefix(start)}"
         return made if _ID.fullmatch(made) else None
+
+    def around(self, node: NodeInputs, *, ends: bool) -> AbstractContextManager[None]:
+        return self.groups.changing(node, ends=ends)
 
     # ------------------------------------------------------------------------------ any resource
 
@@ -112,11 +113,14 @@ class Api:
 
     # ----------------------------------------------------------------------------------- machines
 
-    def machines(self, *, name: str | None = None, states: bool = False) -> list[Machine]:
+    def sizes(self) -> Sequence[Size]:
+        raise NotImplementedError  # `Azure.offers` has prices and places of its own
+
+    def machines(self) -> list[Machine]:
+        return self._machines()
+
+    def _machines(self, *, states: bool = False) -> list[Machine]:
         """Interfaces give the addresses; states are listed for the whole subscription."""
-        if name is not None:
-            made = self.machine(f"{self._account.group}/{name}")
-            return [self.with_addresses(made)] if made else []
         what = "list of virtualMachines"
         ours = [item for item in self._listed("virtualMachines") if self._ours(item)]
         if not ours:
@@ -130,13 +134,27 @@ class Api:
             out.append(replace(machine, address=address, public_address=outside.get(ip, "")))
         return out
 
-    def marked(self) -> list[Machine | Disk]:
+    def machines_with(self, tags: Mapping[str, str]) -> list[Machine]:
+        name = marks.name_in(tags)
+        if name is None:
+            return self.machines()
+        found = self._machine(f"{self._account.group}/{name}")
+        return [found] if found and found.tags.get(marks.OWNER) == self._account.owner else []
+
+    def machines_by_id(self, ids: Collection[str]) -> Mapping[str, Machine]:
+        return by_ids(ids, partial(self._machines, states=True), self._machine)
+
+    def everyones(self) -> list[Machine | Disk]:
         """The machines and disks of ours in the resource group."""
         found: list[Machine | Disk] = []
         for kind, read in (("virtualMachines", answers.machine), ("disks", answers.disk)):
             items = (i for i in self._listed(kind) if marks.OWNER in (i.get("tags") or {}))
             found += [read(f"list of {kind}", item) for item in items]
         return found
+
+    def ended(self, kind: What, made: str) -> str | None:
+        """An id includes its account, so the cloud's denial is reliable."""
+        return f"{self._account.CLOUD} has no {made} any more"
 
     def _ours(self, item: Mapping[str, Any]) -> bool:
         return (item.get("tags") or {}).get(marks.OWNER) == self._account.owner
@@ -167,11 +185,13 @@ class Api:
             return {}
         return {answers.place(item.get("id")): answers.power(answers.states(what, item)) for item in found}
 
-    def machine(self, made: str) -> Machine | None:
+    def _machine(self, made: str) -> Machine | None:
+        """One machine, with its addresses once it runs."""
         found = self._look("virtualMachines", made, **{"$expand": "instanceView"})
-        return None if found is None else answers.machine("look at a machine", found)
+        machine = None if found is None else answers.machine("look at a machine", found)
+        return self._with_addresses(machine) if machine and machine.state is NodeState.READY else machine
 
-    def with_addresses(self, machine: Machine) -> Machine:
+    def _with_addresses(self, machine: Machine) -> Machine:
         what = f"interface of {machine.name}"
         found = self._look("networkInterfaces", machine.id)
         if found is None:
@@ -181,33 +201,38 @@ class Api:
         outside = str(((there or {}).get("properties") or {}).get("ipAddress") or "")
         return replace(machine, address=address, public_address=outside)
 
-    def run(self, wanted: Wanted[NodeInputs], start: FirstStart) -> Machine:
+    def launch(self, wanted: Wanted) -> Machine:
         """Address and interface are made first, under the same name and tags."""
-        _check_tags(wanted.tags, wanted.address)
-        body, tags = partial(machine_body, self._account, wanted, start), self._beside(wanted)
-        where = wanted.inputs.zone or wanted.inputs.region
+        address = wanted.mark.address
+        _check_tags(wanted.tags, address)
+        made = self.id_of("machine", address, wanted.mark.token, wanted.mark.node)
+        name, where = made.rpartition("/")[2], wanted.zone or wanted.region
+        # The tags of what is made beside it name the owner. They are not things of ours by themselves.
+        tags = {key: wanted.tags[key] for key in (marks.ADDRESS, marks.TOKEN)}
+        tags[MACHINE_OF] = wanted.mark.owner
         ip = None
         if self._account.public_ip:
-            ip = self._path("publicIPAddresses", wanted.id)
-            self._put("publicIPAddresses", wanted, address_body(wanted, tags))
+            ip = self._path("publicIPAddresses", made)
+            self._put("publicIPAddresses", made, address_body(wanted, tags))
         interface = interface_body(self._account, wanted, tags, ip)
-        machine = body(self._path("networkInterfaces", wanted.id))
-        self._put("networkInterfaces", wanted, interface)
-        what = f"create of {wanted.name} in {where}"
+        body = machine_body(self._account, wanted, name, self._path("networkInterfaces", made))
+        self._put("networkInterfaces", made, interface)
+        what = f"create of {name} in {where}"
         only = {"If-None-Match": "*"}
-        self._ask(what, "PUT", "virtualMachines", wanted.id, about=where, body=machine, headers=only)
-        found = look_up(partial(self.machine, wanted.id))
+        self._ask(what, "PUT", "virtualMachines", made, about=where, body=body, headers=only)
+        found = look_up(partial(self._machine, made))
         if found is None:
             raise TransientError(TransientKind.BUSY, f"{what}: it is not there yet", about=where)
         return found
 
-    def _put(self, kind: str, wanted: Wanted[NodeInputs], body: Mapping[str, Any]) -> None:
+    def _put(self, kind: str, made: str, body: Mapping[str, Any]) -> None:
         """Make what a machine needs, unless an earlier try did: so each try gets further than the last."""
-        what = f"create of {kind} {wanted.name}"
-        found = self._look(kind, wanted.id)
+        name = made.rpartition("/")[2]
+        what = f"create of {kind} {name}"
+        found = self._look(kind, made)
         if found is None or not self._left(kind, found):
-            found = self._ask(what, "PUT", kind, wanted.id, about=wanted.name, body=body)
-        self._settled(what, lambda: self._look(kind, wanted.id), found)
+            found = self._ask(what, "PUT", kind, made, about=name, body=body)
+        self._settled(what, lambda: self._look(kind, made), found)
 
     def _settled(
         self, what: str, look: Callable[[], dict[str, Any] | None], found: dict[str, Any] | None
@@ -225,15 +250,6 @@ class Api:
                 raise PermanentError(PermanentKind.INVALID, f"{what}: {doing}: {code} {text}".strip(" :"))
             found = None
         raise AssertionError("pauses end with a fault")
-
-    @staticmethod
-    def _beside(wanted: Wanted[NodeInputs]) -> dict[str, str]:
-        """The tags of a machine's interface and address: their owner. They are not things of ours by
-        themselves.
-        """
-        keep = (marks.ADDRESS, marks.TOKEN)
-        own = {key: wanted.tags[key] for key in keep}
-        return {**own, MACHINE_OF: wanted.tags[marks.OWNER]}
 
     def end(self, machine: Machine) -> None:
         """The machine goes first: its parts cannot be removed before it."""
@@ -255,73 +271,81 @@ class Api:
         source = ((found.get("properties") or {}).get("creationData") or {}).get("createOption")
         return source == "FromImage" and tags.get(marks.OWNER) in (None, self._account.owner)
 
-    def tag_machine(self, machine: Machine, tags: Mapping[str, str]) -> None:
-        self._retag(self._path("virtualMachines", machine.id), machine.name, machine.tags, tags)
-
-    def _retag(self, path: str, name: str, have: Mapping[str, str], tags: Mapping[str, str]) -> None:
+    def tag(self, thing: Machine | Disk, new: Mapping[str, str], old: Collection[str] = ()) -> None:
         """Writes one key at a time, so that tags of others are not overwritten. May be interrupted, and is
         tried again.
 
         The user's tags are removed first, because only the old mark says which they were. Leftovers of the
         old mark go last, when no other part refers to them any more.
         """
-        users: dict[str, str] = {}
-        ours: dict[str, str] = {}
-        for key in have.keys() - tags.keys():
-            (ours if key.startswith(marks.OURS) else users)[key] = have[key]
-        new = dict(tags.items() - have.items())
-        for operation, part in (("Delete", users), ("Merge", new), ("Delete", ours)):
+        have, disk = thing.tags, isinstance(thing, Disk)
+        if disk:
+            left = {key: value for key, value in have.items() if key not in old}
+            _check_tags(
+                {**left, **new}, new.get(marks.ADDRESS) or have.get(marks.ADDRESS, thing.called), have
+            )
+        path = self._path("disks" if disk else "virtualMachines", thing.id)
+        users = {key: have[key] for key in old if not key.startswith(marks.OURS)}
+        ours = {key: have[key] for key in old if key.startswith(marks.OURS)}
+        changed = dict(new.items() - have.items())
+        for operation, part in (("Delete", users), ("Merge", changed), ("Delete", ours)):
             if part:
                 body = {"operation": operation, "properties": {"tags": part}}
                 where = f"{path}/providers/Microsoft.Resources/tags/default"
-                self._account.ask(f"tags of {name}", "PATCH", where, TAGS, body=body)
+                self._account.ask(f"tags of {thing.called}", "PATCH", where, TAGS, body=body)
 
     # -------------------------------------------------------------------------------------- disks
 
-    def disks(self, *, name: str | None = None) -> list[Disk]:
-        if name is not None:
-            made = self.disk(f"{self._account.group}/{name}")
-            return [made] if made else []
-        return [answers.disk("list of disks", item) for item in self._listed("disks") if self._ours(item)]
+    def disks(self) -> list[Disk]:
+        """A machine's own disk may carry the machine's mark."""
+        found = [answers.disk("list of disks", item) for item in self._listed("disks") if self._ours(item)]
+        return [disk for disk in found if disk.tags.get(marks.ADDRESS, "").startswith("volume/")]
 
-    def disk(self, made: str) -> Disk | None:
+    def disks_with(self, tags: Mapping[str, str]) -> list[Disk]:
+        """An adopted one has another name."""
+        name = marks.name_in(tags)
+        one = self._disk(f"{self._account.group}/{name}") if name else None
+        return [one] if one and one.tags.get(marks.OWNER) == self._account.owner else self.disks()
+
+    def disks_by_id(self, ids: Collection[str]) -> Mapping[str, Disk]:
+        return by_ids(ids, self.disks, self._disk)
+
+    def _disk(self, made: str) -> Disk | None:
         found = self._look("disks", made)
         return None if found is None else answers.disk("look at a disk", found)
 
-    def make_disk(self, wanted: Wanted[VolumeInputs], size: int) -> Disk:
+    def make(self, wanted: Wanted) -> Disk:
         """Simultaneous tries send the same request, and make one disk."""
-        _check_tags(wanted.tags, wanted.address)
-        what = f"create of {wanted.name}"
-        where = wanted.inputs.zone or wanted.inputs.region
-        found = self._ask(what, "PUT", "disks", wanted.id, about=where, body=disk_body(wanted, size))
-        self._settled(what, lambda: self._look("disks", wanted.id), found)
-        made = look_up(partial(self.disk, wanted.id))
+        address = wanted.mark.address
+        _check_tags(wanted.tags, address)
+        disk = self.id_of("disk", address, wanted.mark.token, wanted.mark.volume)
+        what = f"create of {disk.rpartition('/')[2]}"
+        where = wanted.zone or wanted.region
+        found = self._ask(what, "PUT", "disks", disk, about=where, body=disk_body(self._account, wanted))
+        self._settled(what, lambda: self._look("disks", disk), found)
+        made = look_up(partial(self._disk, disk))
         if made is None:
             raise TransientError(TransientKind.AMBIGUOUS, f"{what}: it is not there", about=where)
         return made
 
-    def grow(self, disk: Disk, size: int) -> None:
-        what, body = f"growth of {disk.name}", {"properties": {"diskSizeGB": size}}
+    def grow(self, disk: Disk, gib: int) -> None:
+        what, body = f"growth of {disk.name}", {"properties": {"diskSizeGB": gib}}
         found = self._ask(what, "PATCH", "disks", disk.id, about="size", body=body)
         self._settled(what, lambda: self._look("disks", disk.id), found)
 
     def remove(self, disk: Disk) -> None:
         self._removed("disks", disk.id)
 
-    def tag_disk(self, disk: Disk, tags: Mapping[str, str]) -> None:
-        _check_tags(tags, tags.get(marks.ADDRESS, disk.name), disk.tags)
-        self._retag(self._path("disks", disk.id), disk.name, disk.tags, tags)
-
     # -------------------------------------------------------------------------------- attachments
 
-    def attach(self, machine: str, disk: Disk) -> None:
+    def attach(self, disk: Disk, machine: Machine) -> None:
         """Azure chooses the LUN."""
         one = {"diskId": self._path("disks", disk.id), "caching": "None", "deleteOption": "Detach"}
-        self._change(f"attach of {disk.name}", machine, {"dataDisksToAttach": [one]})
+        self._change(f"attach of {disk.name}", machine.id, {"dataDisksToAttach": [one]})
 
-    def detach(self, machine: str, disk: Disk, serials: Sequence[str]) -> None:
+    def detach(self, disk: Disk, machine: Machine) -> None:
         one = {"diskId": self._path("disks", disk.id)}
-        self._change(f"detach of {disk.name}", machine, {"dataDisksToDetach": [one]})
+        self._change(f"detach of {disk.name}", machine.id, {"dataDisksToDetach": [one]})
 
     def _change(self, what: str, machine: str, body: Mapping[str, Any]) -> None:
         path = f"{self._path('virtualMachines', machine)}/attachDetachDataDisks"
@@ -350,7 +374,7 @@ def _check_tags(
         raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
 
 
-class Azure(Named):
+class Azure(TaggedCloud):
     """One resource group of Azure. No secret is read before something has to be asked.
 
     Credentials: `tenant_id`, `subscription_id`, `key` (the application's id) and `secret`. Options:
@@ -361,6 +385,12 @@ class Azure(Named):
     clouds. Zones are written `eastus-1`, and `network.subnets` maps a zone or a region to `network/subnet`.
     """
 
+    RESERVES = True
+
     def __init__(self, config: Config) -> None:
-        account = Account(config)
-        super().__init__(account, Api(account), CODES)
+        self._resources = Account(config, lambda account, _: AzureSite(account))
+        super().__init__(self._resources)
+
+    @asked
+    def offers(self) -> tuple[Offer, ...]:
+        return offers.offers(self._resources)

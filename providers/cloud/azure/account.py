@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import settings
+from providers.cloud.any.rest_account import RestAccount
+from providers.cloud.any.site import Site
 from providers.cloud.azure.answers import error_info
-from providers.cloud.rest import Form, Rest, RestAccount, Tokens, listed, pages
+from providers.cloud.rest import Form, Rest, Tokens, listed, pages
 from providers.cloud.settings import write
 
 ENDPOINT = "https://management.azure.com"
@@ -32,9 +34,10 @@ class Account(RestAccount):
 
     CLOUD = "Azure"
     ARCHITECTURES = tuple(ARCHITECTURES)
+    DISK_TYPE = "Premium_LRS"
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config, OPTIONS)
+    def __init__(self, config: Config, open_site: Callable[[Account, str], Site]) -> None:
+        super().__init__(config, OPTIONS, open_site)
         group = str(self.options.get("resource_group") or "")
         if not _GROUP.fullmatch(group):
             summary = f"backend {config.backend}: the resource group is not named"

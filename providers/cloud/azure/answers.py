@@ -9,29 +9,25 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from declarative.model.status import NodeState
 from declarative.provider import PermanentKind, TransientKind
+from providers.cloud.any.site import Device, Disk, Machine, reason_of
 from providers.cloud.bad_answers import text_at, value_at
 from providers.cloud.faults import Answer, ErrorInfo, Kind
-from providers.cloud.named.api import Device, Disk, Machine, Phase
 from providers.cloud.rest import bad_answer
 
-_MACHINES: Mapping[str, Phase] = {
-    "Creating": Phase.STARTING,
-    "Failed": Phase.FAILED,
-    "Deleting": Phase.ENDING,
+_MACHINES: Mapping[str, NodeState] = {
+    "Creating": NodeState.PROVISIONING,
+    "Failed": NodeState.FAILED,
+    "Deleting": NodeState.TERMINATING,
 }
 """Provisioning state → state. A machine that is being changed still runs."""
-_POWER: Mapping[str, Phase] = {
-    "starting": Phase.STARTING,
-    "stopping": Phase.STOPPED,
-    "stopped": Phase.STOPPED,
-    "deallocating": Phase.STOPPED,
-    "deallocated": Phase.STOPPED,
-}
-_DISKS: Mapping[str, Phase] = {
-    "Creating": Phase.STARTING,
-    "Failed": Phase.FAILED,
-    "Deleting": Phase.ENDING,
+_POWER: Mapping[str, NodeState] = {
+    "starting": NodeState.PROVISIONING,
+    "stopping": NodeState.NOT_READY,
+    "stopped": NodeState.NOT_READY,
+    "deallocating": NodeState.NOT_READY,
+    "deallocated": NodeState.NOT_READY,
 }
 
 
@@ -64,29 +60,33 @@ def machine(what: str, found: Mapping[str, Any], power_state: str | None = None)
     try:
         inner, region = found["properties"], str(found["location"])
         doing, does = str(inner["provisioningState"]), power_state or power(states(what, found))
-        code, reason = _why(found)
+        code, why = _why(found)
+        state = _state(doing, does)
+        text = f"{code}: {why}".strip(": ")
+        kind = CODES.get(code, PermanentKind.INVALID if code else PermanentKind.NO_CAPACITY)
         return Machine(
             id=place(found["id"]),
             name=str(found["name"]).lower(),
+            region=region,
             zone=zone_of(region, found.get("zones")),
-            phase=_phase(doing, does),
-            state=does or doing,
-            tags=_tags(found),
+            state=state,
+            word=does or doing,
+            reason=reason_of(state, does or doing, why),
+            fault=(kind, text) if text else None,
+            labels=_tags(found),
             devices=_devices(inner),
             type=text_at(inner, "hardwareProfile", "vmSize"),
-            code=code,
-            reason=reason,
             raw=found,
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise bad_answer(what, "has a machine that cannot be read") from None
 
 
-def _phase(doing: str, does: str) -> Phase:
-    """The phase for a machine's provisioning state and power state."""
+def _state(doing: str, does: str) -> NodeState:
+    """The state for a machine's provisioning state and power state."""
     if doing == "Failed" and does == "running":
-        return Phase.RUNS  # the failed operation was a change of a running machine
-    return _MACHINES.get(doing) or _POWER.get(does, Phase.RUNS)
+        return NodeState.READY  # the failed operation was a change of a running machine
+    return _MACHINES.get(doing) or _POWER.get(does, NodeState.READY)
 
 
 def _tags(found: Mapping[str, Any]) -> dict[str, str]:
@@ -124,15 +124,17 @@ def disk(what: str, found: Mapping[str, Any]) -> Disk:
         holders = [inner.get("ownerId") or found.get("managedBy"), *(found.get("managedByExtended") or ())]
         return Disk(
             id=place(found["id"]),
-            name=str(found["name"]).lower(),
+            label=str(found["name"]).lower(),
             region=str(found["location"]),
             zone=zone_of(str(found["location"]), found.get("zones")),
             size=int(inner["diskSizeGB"]),
-            phase=_DISKS.get(doing, Phase.RUNS),
-            state=str(inner.get("diskState") or doing),
-            tags=_tags(found),
+            busy=doing == "Creating",
+            broken="Azure says that it failed" if doing == "Failed" else None,
+            gone=doing == "Deleting",
+            word=str(inner.get("diskState") or doing),
+            labels=_tags(found),
             type=text_at(found, "sku", "name"),
-            holders=tuple(dict.fromkeys(place(holder) for holder in holders if holder)),
+            on=tuple(dict.fromkeys(place(holder) for holder in holders if holder)),
             raw=found,
         )
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -6,25 +6,23 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from declarative.model.inputs import NodeInputs, VolumeInputs
 from declarative.model.spec.backend import ANYWHERE
 from declarative.provider import PermanentError, PermanentKind
+from providers.cloud.any.site import Wanted
 from providers.cloud.azure.account import Account
 from providers.cloud.azure.answers import number_of
 from providers.cloud.azure.offers import path_of
-from providers.cloud.named.api import FirstStart, Wanted
 from providers.cloud.settings import NODE_DISK
 
 ADMIN = "azureuser"
 """Azure requires a user of its own, who may log in with the same key. `cloud_init.USER` is made as well."""
-TYPE = "Premium_LRS"
 OS_TYPE = "StandardSSD_LRS"
 
 
-def address_body(wanted: Wanted[NodeInputs], tags: Mapping[str, str]) -> dict[str, Any]:
+def address_body(wanted: Wanted, tags: Mapping[str, str]) -> dict[str, Any]:
     """The body for a public address."""
     return {
-        "location": wanted.inputs.region,
+        "location": wanted.region,
         "tags": dict(tags),
         "sku": {"name": "Standard"},
         **_zones(wanted),
@@ -33,7 +31,7 @@ def address_body(wanted: Wanted[NodeInputs], tags: Mapping[str, str]) -> dict[st
 
 
 def interface_body(
-    account: Account, wanted: Wanted[NodeInputs], tags: Mapping[str, str], address: str | None
+    account: Account, wanted: Wanted, tags: Mapping[str, str], address: str | None
 ) -> dict[str, Any]:
     """The body for a network interface; `address` is the id of its public address."""
     groups = account.config.network.security_groups
@@ -49,15 +47,15 @@ def interface_body(
     found: dict[str, Any] = {"ipConfigurations": [{"name": "primary", "properties": inner}]}
     if groups:
         found["networkSecurityGroup"] = {"id": _full(account, groups[0], "networkSecurityGroups")}
-    return {"location": wanted.inputs.region, "tags": dict(tags), "properties": found}
+    return {"location": wanted.region, "tags": dict(tags), "properties": found}
 
 
-def _subnet(account: Account, wanted: Wanted[NodeInputs]) -> str:
+def _subnet(account: Account, wanted: Wanted) -> str:
     subnets = account.config.network.subnets
-    keys = (wanted.inputs.zone, wanted.inputs.region, ANYWHERE)
+    keys = (wanted.zone, wanted.region, ANYWHERE)
     found = next((subnets[str(key)] for key in keys if key and str(key) in subnets), None)
     if not found:
-        summary = f"`network.subnets` names no subnet for {wanted.inputs.zone or wanted.inputs.region}"
+        summary = f"`network.subnets` names no subnet for {wanted.zone or wanted.region}"
         hint = "write `network: {subnets: {eastus: my-network/my-subnet}}`, or the subnet's whole id"
         raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)
     if found.startswith("/"):
@@ -79,17 +77,15 @@ def _full(account: Account, name: str, kind: str) -> str:
     )
 
 
-def machine_body(
-    account: Account, wanted: Wanted[NodeInputs], start: FirstStart, interface: str
-) -> dict[str, Any]:
+def machine_body(account: Account, wanted: Wanted, name: str, interface: str) -> dict[str, Any]:
     """The body for a machine with its tags; `interface` is the id of its network interface.
 
     Its own disk, interface and address are deleted with it, and no other disk.
     """
     user = str(account.options.get("admin_user") or ADMIN)
-    keys = [{"path": f"/home/{user}/.ssh/authorized_keys", "keyData": start.login}]
+    keys = [{"path": f"/home/{user}/.ssh/authorized_keys", "keyData": wanted.login}]
     disk: dict[str, Any] = {
-        "name": wanted.name,
+        "name": name,
         "createOption": "FromImage",
         "deleteOption": "Delete",
         "caching": "ReadWrite",
@@ -97,15 +93,15 @@ def machine_body(
         "diskSizeGB": account.options.get("disk_size", NODE_DISK),
     }
     inner: dict[str, Any] = {
-        "hardwareProfile": {"vmSize": wanted.inputs.instance_type},
+        "hardwareProfile": {"vmSize": wanted.size},
         "storageProfile": {
-            "imageReference": _image(account.image(wanted.inputs.region)),
+            "imageReference": _image(wanted.image),
             "osDisk": disk,
         },
         "osProfile": {
-            "computerName": wanted.name,
+            "computerName": name,
             "adminUsername": user,
-            "customData": base64.b64encode(start.user_data.encode()).decode(),
+            "customData": base64.b64encode(wanted.user_data.encode()).decode(),
             "linuxConfiguration": {"disablePasswordAuthentication": True, "ssh": {"publicKeys": keys}},
         },
         "networkProfile": {
@@ -114,9 +110,9 @@ def machine_body(
             ]
         },
     }
-    if wanted.inputs.spot:
+    if wanted.spot:
         # Without a cap, it costs at most the price on demand, and ends only for lack of room.
-        cap = wanted.inputs.max_price
+        cap = wanted.mark.node.max_price
         price = {"maxPrice": -1 if cap is None else round(float(cap), 5)}
         inner |= {"priority": "Spot", "evictionPolicy": "Delete", "billingProfile": price}
     if wanted.group:
@@ -124,7 +120,7 @@ def machine_body(
     if wanted.reserved:
         inner |= wanted.reserved.body
     return {
-        "location": wanted.inputs.region,
+        "location": wanted.region,
         "tags": dict(wanted.tags),
         **_zones(wanted),
         "properties": inner,
@@ -145,17 +141,17 @@ def _image(given: str) -> dict[str, str]:
     return dict(zip(("publisher", "offer", "sku", "version"), parts, strict=True))
 
 
-def disk_body(wanted: Wanted[VolumeInputs], size: int) -> dict[str, Any]:
+def disk_body(account: Account, wanted: Wanted) -> dict[str, Any]:
     """The body for a disk with its tags, in one request."""
     return {
-        "location": wanted.inputs.region,
+        "location": wanted.region,
         "tags": dict(wanted.tags),
-        "sku": {"name": wanted.inputs.volume_type or TYPE},
+        "sku": {"name": wanted.volume_type or account.DISK_TYPE},
         **_zones(wanted),
-        "properties": {"creationData": {"createOption": "Empty"}, "diskSizeGB": size},
+        "properties": {"creationData": {"createOption": "Empty"}, "diskSizeGB": wanted.gib},
     }
 
 
-def _zones(wanted: Wanted[Any]) -> dict[str, Any]:
-    numbers = number_of(wanted.inputs.zone)
+def _zones(wanted: Wanted) -> dict[str, Any]:
+    numbers = number_of(wanted.zone)
     return {"zones": numbers} if numbers else {}

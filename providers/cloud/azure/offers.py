@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +20,12 @@ from declarative.model.record import struct
 from declarative.model.resource import Offer
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.account import if_there
+from providers.cloud.any.site import Machine
 from providers.cloud.azure import answers
 from providers.cloud.azure.account import ARCHITECTURES, COMPUTE, Account
 from providers.cloud.bad_answers import value_at
 from providers.cloud.catalog import day, prices
-from providers.cloud.named.api import Machine, Phase, Reserved
-from providers.cloud.placement_groups import OPTION
+from providers.cloud.placement_groups import OPTION, Groups, Reserved
 from providers.cloud.rest import bad_answer
 from providers.cloud.settings import NODE_DISK, write
 
@@ -251,15 +251,15 @@ def _check(found: Found, given: str, inputs: NodeInputs) -> None:
 _GROUP_NAME = re.compile(r"[\w.-]{1,80}")
 
 
-class Proximity:
+class Proximity(Groups):
     """Ids are `group/name`, as for all of Azure's things."""
 
-    called = "proximity placement group"
-    most = None
+    CALLED = "proximity placement group"
 
-    def __init__(self, account: Account, machines: Callable[[], list[Machine]]) -> None:
+    def __init__(self, account: Account, machines: Callable[[], Iterable[Machine]]) -> None:
         """`machines` are all of the owner's."""
-        self._account = account
+        super().__init__(account)
+        self._resources = account
         self._machines = machines
 
     def takes(self, inputs: NodeInputs) -> bool:
@@ -268,8 +268,8 @@ class Proximity:
 
     def id_of(self, name: str, inputs: NodeInputs) -> str:
         whole = name.startswith("/")
-        made = answers.place(name) if whole else f"{self._account.group}/{name}".lower()
-        known = not whole or path_of(self._account, made).lower() == name.lower()
+        made = answers.place(name) if whole else f"{self._resources.group}/{name}".lower()
+        known = not whole or path_of(self._resources, made).lower() == name.lower()
         if not known or not _GROUP_NAME.fullmatch(made.partition("/")[2]):
             summary = f"`{name}` is no proximity placement group of Azure"
             hint = "write its name in the backend's resource group, or its whole id: `/subscriptions/…`"
@@ -277,9 +277,9 @@ class Proximity:
         return made
 
     def _ask(self, what: str, method: str, made: str, **more: Any) -> dict[str, Any]:
-        return self._account.ask(what, method, path_of(self._account, made), COMPUTE, **more)
+        return self._resources.ask(what, method, path_of(self._resources, made), COMPUTE, **more)
 
-    def tags(self, made: str) -> dict[str, str] | None:
+    def tags(self, made: str, inputs: NodeInputs) -> dict[str, str] | None:
         what = f"look at {made.rpartition('/')[2]}"
         found = if_there(self._ask, what, "GET", made)
         return None if found is None else {str(k): str(v) for k, v in (found.get("tags") or {}).items()}
@@ -287,22 +287,22 @@ class Proximity:
     def make(self, made: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
         """A PUT would change an existing group, so it looks first."""
         name = made.rpartition("/")[2]
-        if self.tags(made) is not None:
-            raise PermanentError(PermanentKind.CONFLICT, f"there is a {self.called} {name}", about=OPTION)
+        if self.tags(made, inputs) is not None:
+            raise PermanentError(PermanentKind.CONFLICT, f"there is a {self.CALLED} {name}", about=OPTION)
         body = {
             "location": inputs.region,
             "tags": dict(tags),
             "properties": {"proximityPlacementGroupType": "Standard"},
         }
-        self._ask(f"create of the {self.called} {name}", "PUT", made, about=OPTION, body=body)
+        self._ask(f"create of the {self.CALLED} {name}", "PUT", made, about=OPTION, body=body)
 
-    def used(self, made: str) -> bool:
-        return any(m.phase is not Phase.ENDING and _group(m) == made for m in self._machines())
+    def used(self, made: str, inputs: NodeInputs) -> bool:
+        return any(not m.gone and _group(m) == made for m in self._machines())
 
-    def remove(self, made: str) -> None:
+    def remove(self, made: str, inputs: NodeInputs) -> None:
         name = made.rpartition("/")[2]
         try:
-            if_there(self._ask, f"end of the {self.called} {name}", "DELETE", made)
+            if_there(self._ask, f"end of the {self.CALLED} {name}", "DELETE", made)
         except PermanentError as error:
             if error.kind not in (PermanentKind.CONFLICT, PermanentKind.INVALID):
                 raise

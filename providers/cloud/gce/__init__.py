@@ -8,7 +8,8 @@ errors come later than the answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -18,10 +19,12 @@ from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import if_there, look_up, pauses
+from providers.cloud.any import TaggedCloud
+from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What, by_ids
+from providers.cloud.bad_answers import asked
 from providers.cloud.gce import answers, offers
 from providers.cloud.gce.account import Account
 from providers.cloud.gce.answers import (
-    CODES,
     DISK_OF_LABEL,
     METADATA_ITEM,
     disk_labels,
@@ -29,47 +32,45 @@ from providers.cloud.gce.answers import (
     plain_label,
 )
 from providers.cloud.gce.offers import Policies, Reservations, path_of
-from providers.cloud.named import Named
-from providers.cloud.named.api import Disk, FirstStart, Machine, Phase, Reserved, Wanted
+from providers.cloud.placement_groups import Reserved
 from providers.cloud.rest import pages
 from providers.cloud.settings import NODE_DISK
 
-TYPE = "pd-balanced"
 PAGE = 500
 """The most items per answer."""
 _ID = re.compile(r"([a-z0-9.:-]{1,100})/([a-z0-9-]{1,63})/([a-z]([a-z0-9-]{0,61}[a-z0-9])?)")
 
 
-class Api:
+class GceSite(Site):
     """One project. Ids are `project/zone/name`."""
 
-    disk_type = TYPE
+    unique = frozenset(("machine", "disk"))
+    spots = grows = adopts = True
     called = (
-        "the name of a disk of the backend's project, and its `availability_zone`; or "
+        "write the name of a disk of the backend's project, and its `availability_zone`; or "
         "`projects/P/zones/Z/disks/NAME`"
     )
 
     def __init__(self, account: Account) -> None:
         self._account = account
         self._reservations = Reservations(account)
-        self.sites = Policies(account, self._do, self.machines)
+        self.groups: Policies = Policies(account, self._do, self.machines)
 
-    def offers(self) -> tuple[Offer, ...]:
-        return offers.offers(self._account)
+    def reserved(self, node: NodeInputs) -> Reserved:
+        return self._reservations.asked(node, self._account.zone(node))
 
-    def reserved(self, inputs: NodeInputs) -> Reserved:
-        return self._reservations.asked(inputs, self._account.zone(inputs))
+    def id_of(self, kind: What, address: Address, token: str, place: PlacedInputs) -> str:
+        return f"{self._account.project}/{self._account.zone(place)}/{marks.name_of(address, token)}"
 
-    def machine_id(self, name: str, inputs: PlacedInputs) -> str:
-        return f"{self._account.project}/{self._account.zone(inputs)}/{name}"
-
-    disk_id = machine_id
-
-    def disk_called(self, given: str, inputs: VolumeInputs) -> str | None:
+    def disk_called(self, given: str, volume: VolumeInputs) -> str | None:
         """A machine can use only disks of its own project."""
         path = re.search(r"(?:^|/)projects/([^/]+)/zones/([^/]+)/disks/([^/]+)$", given)
-        made = "/".join(path.groups()) if path else self.disk_id(given, inputs)
-        return made if _ID.fullmatch(made) and made.startswith(f"{self._account.project}/") else None
+        project = self._account.project
+        made = "/".join(path.groups()) if path else f"{project}/{self._account.zone(volume)}/{given}"
+        return made if _ID.fullmatch(made) and made.startswith(f"{project}/") else None
+
+    def around(self, node: NodeInputs, *, ends: bool) -> AbstractContextManager[None]:
+        return self.groups.changing(node, ends=ends)
 
     def _listed(
         self, kind: str, name: str | None = None, *, everyones: bool = False
@@ -91,6 +92,9 @@ class Api:
         ]
         return [item for item in found if name is None or item.get("name") == name]
 
+    def _is_ours(self, thing: Machine | Disk) -> bool:
+        return thing.tags.get(marks.OWNER) == self._account.owner
+
     def _thing(self, kind: str, made: str) -> dict[str, Any] | None:
         if not _ID.fullmatch(made):
             return None
@@ -110,39 +114,53 @@ class Api:
 
     # ----------------------------------------------------------------------------------- machines
 
-    def machines(self, *, name: str | None = None, states: bool = False) -> list[Machine]:
-        del states  # each listing includes them
-        return [answers.instance("list of instances", found) for found in self._listed("instances", name)]
+    def sizes(self) -> Sequence[Size]:
+        raise NotImplementedError  # `Gce.offers` has prices and places of its own
 
-    def marked(self) -> list[Machine | Disk]:
+    def machines(self) -> list[Machine]:
+        return self._machines()
+
+    def _machines(self, name: str | None = None) -> list[Machine]:
+        found = [answers.instance("list of instances", item) for item in self._listed("instances", name)]
+        return [machine for machine in found if self._is_ours(machine)]
+
+    def machines_with(self, tags: Mapping[str, str]) -> list[Machine]:
+        return self._machines(marks.name_in(tags))
+
+    def machines_by_id(self, ids: Collection[str]) -> Mapping[str, Machine]:
+        return by_ids(ids, self.machines, self._machine)
+
+    def _machine(self, made: str) -> Machine | None:
+        found = self._thing("instances", made)
+        return None if found is None else answers.instance("instance", found)
+
+    def everyones(self) -> list[Machine | Disk]:
         machines, disks = (self._listed(kind, everyones=True) for kind in ("instances", "disks"))
         return [
             *(answers.instance("list of instances", found) for found in machines),
             *(answers.disk("list of disks", found) for found in disks),
         ]
 
-    def machine(self, made: str) -> Machine | None:
-        found = self._thing("instances", made)
-        return None if found is None else answers.instance("instance", found)
+    def ended(self, kind: What, made: str) -> str | None:
+        """An id includes its account, so the cloud's denial is reliable."""
+        return f"{self._account.CLOUD} has no {made} any more"
 
-    def with_addresses(self, machine: Machine) -> Machine:
-        return machine
-
-    def run(self, wanted: Wanted[NodeInputs], start: FirstStart) -> Machine:
+    def launch(self, wanted: Wanted) -> Machine:
         """Waits for the operation, since only it reports what went wrong.
 
         It sends no `requestId`: a repeated one returns the earlier operation, even a failed one. The name
         prevents a second instance anyway.
         """
-        project, zone, name = wanted.id.split("/")
-        body = instance_body(self._account, wanted, start)
+        made = self.id_of("machine", wanted.mark.address, wanted.mark.token, wanted.mark.node)
+        project, zone, name = made.split("/")
+        body = instance_body(self._account, wanted, zone, name)
         what = f"create of {name} in {zone}"
         try:
             self._do(what, "POST", f"{project}/zones/{zone}/instances", zone, body=body)
         except TransientError as error:
             if error.kind is not TransientKind.BUSY:
                 raise
-        found = look_up(partial(self.machine, wanted.id))
+        found = look_up(partial(self._machine, made))
         if found is None:
             raise TransientError(TransientKind.BUSY, f"{what}: it is not there yet", about=zone)
         return found
@@ -151,48 +169,67 @@ class Api:
         """Only its boot disk goes with it."""
         self._remove("instances", machine.id)
 
-    def clean(self, made: str) -> None:
-        """An instance leaves nothing."""
-
-    def tag_machine(self, machine: Machine, tags: Mapping[str, str]) -> None:
-        """BUSY if somebody else wrote meanwhile: nothing is overwritten."""
-        path = _path("instances", machine.id)
-        mine, text = answers.instance_labels(tags, machine.name, machine.raw.get("labels"))
-        metadata = machine.raw.get("metadata") or {}
-        items = [i for i in metadata.get("items") or () if i.get("key") != answers.METADATA_ITEM]
-        items.append({"key": answers.METADATA_ITEM, "value": text})
-        body = {"fingerprint": metadata.get("fingerprint"), "items": items}
-        what = f"marks of {machine.name}"
-        self._do(what, "POST", f"{path}/setMetadata", body=body)
-        if mine != machine.raw.get("labels"):
-            body = {"labelFingerprint": machine.raw.get("labelFingerprint"), "labels": mine}
-            self._do(what, "POST", f"{path}/setLabels", body=body)
+    def tag(self, thing: Machine | Disk, new: Mapping[str, str], old: Collection[str] = ()) -> None:
+        """All at once. BUSY if somebody else wrote meanwhile: nothing is overwritten."""
+        tags = {**{key: value for key, value in thing.tags.items() if key not in old}, **new}
+        what, have = f"marks of {thing.called}", thing.raw.get("labels")
+        if isinstance(thing, Disk):
+            about = tags.get(marks.ADDRESS, thing.called)
+            path, labels = _path("disks", thing.id), answers.disk_labels(tags, about, have)
+        else:
+            path = _path("instances", thing.id)
+            labels, text = answers.instance_labels(tags, thing.called, have)
+            metadata = thing.raw.get("metadata") or {}
+            items = [i for i in metadata.get("items") or () if i.get("key") != METADATA_ITEM]
+            items.append({"key": METADATA_ITEM, "value": text})
+            body = {"fingerprint": metadata.get("fingerprint"), "items": items}
+            self._do(what, "POST", f"{path}/setMetadata", body=body)
+            if labels == have:
+                return
+        body = {"labelFingerprint": thing.raw.get("labelFingerprint"), "labels": labels}
+        self._do(what, "POST", f"{path}/setLabels", body=body)
 
     # -------------------------------------------------------------------------------------- disks
 
-    def disks(self, *, name: str | None = None) -> list[Disk]:
-        return [answers.disk("list of disks", found) for found in self._listed("disks", name)]
+    def disks(self) -> list[Disk]:
+        return self._disks()
 
-    def disk(self, made: str) -> Disk | None:
+    def _disks(self, name: str | None = None) -> list[Disk]:
+        found = [answers.disk("list of disks", item) for item in self._listed("disks", name)]
+        ours = [disk for disk in found if self._is_ours(disk)]
+        return [disk for disk in ours if disk.tags.get(marks.ADDRESS, "").startswith("volume/")]
+
+    def disks_with(self, tags: Mapping[str, str]) -> list[Disk]:
+        """An adopted one has another name."""
+        return self._disks(marks.name_in(tags)) or self.disks()
+
+    def disks_by_id(self, ids: Collection[str]) -> Mapping[str, Disk]:
+        return by_ids(ids, self.disks, self._disk)
+
+    def _disk(self, made: str) -> Disk | None:
         found = self._thing("disks", made)
         return None if found is None else answers.disk("disk", found)
 
-    def make_disk(self, wanted: Wanted[VolumeInputs], size: int) -> Disk:
-        project, zone, name = wanted.id.split("/")
+    def make(self, wanted: Wanted) -> Disk:
+        made = self.id_of("disk", wanted.mark.address, wanted.mark.token, wanted.mark.volume)
+        project, zone, name = made.split("/")
         what = f"create of {name} in {zone}"
-        body = disk_body(wanted, size)
+        body = {
+            "name": name,
+            "description": str(wanted.mark.address),
+            "sizeGb": str(wanted.gib),
+            "type": f"zones/{zone}/diskTypes/{wanted.volume_type or self._account.DISK_TYPE}",
+            "labels": disk_labels(wanted.tags, str(wanted.mark.address)),
+        }
         self._do(what, "POST", f"{project}/zones/{zone}/disks", zone, body=body)
-        for _ in pauses(f"{what}: it is not ready yet", str(wanted.address)):
-            found = look_up(partial(self.disk, wanted.id))
-            if found is not None and found.phase is Phase.FAILED:
-                raise PermanentError(PermanentKind.INVALID, f"{what}: GCE says that it failed", about=zone)
-            if found is not None and found.phase is Phase.RUNS:
-                return found
-        raise AssertionError("pauses end with a fault")
+        found = look_up(partial(self._disk, made))
+        if found is None:
+            raise TransientError(TransientKind.BUSY, f"{what}: it is not there yet", about=zone)
+        return found
 
-    def grow(self, disk: Disk, size: int) -> None:
+    def grow(self, disk: Disk, gib: int) -> None:
         path = f"{_path('disks', disk.id)}/resize"
-        self._do(f"growth of {disk.name}", "POST", path, "size", body={"sizeGb": str(size)})
+        self._do(f"growth of {disk.name}", "POST", path, "size", body={"sizeGb": str(gib)})
 
     def remove(self, disk: Disk) -> None:
         self._remove("disks", disk.id)
@@ -200,31 +237,23 @@ class Api:
     def _remove(self, kind: str, made: str) -> None:
         if_there(self._do, f"end of {_name(made)}", "DELETE", _path(kind, made))
 
-    def tag_disk(self, disk: Disk, tags: Mapping[str, str]) -> None:
-        """BUSY if somebody else wrote meanwhile: nothing is overwritten."""
-        about = tags.get(marks.ADDRESS, disk.name)
-        body = {
-            "labelFingerprint": disk.raw.get("labelFingerprint"),
-            "labels": answers.disk_labels(tags, about, disk.raw.get("labels")),
-        }
-        self._do(f"marks of {disk.name}", "POST", f"{_path('disks', disk.id)}/setLabels", body=body)
-
     # -------------------------------------------------------------------------------- attachments
 
-    def attach(self, machine: str, disk: Disk) -> None:
+    def attach(self, disk: Disk, machine: Machine) -> None:
         body = {
             "source": f"projects/{_path('disks', disk.id)}",
             "deviceName": disk.name,
             "autoDelete": False,
             "mode": "READ_WRITE",
         }
-        path = f"{_path('instances', machine)}/attachDisk"
+        path = f"{_path('instances', machine.id)}/attachDisk"
         self._do(f"attach of {disk.name}", "POST", path, disk.name, body=body)
 
-    def detach(self, machine: str, disk: Disk, serials: Sequence[str]) -> None:
-        device = serials[0] if serials else disk.name
-        path = f"{_path('instances', machine)}/detachDisk"
-        self._do(f"detach of {disk.name}", "POST", path, disk.name, params={"deviceName": device})
+    def detach(self, disk: Disk, machine: Machine) -> None:
+        device = (machine.devices or {}).get(disk.id)
+        name = device.serials[0] if device else disk.name
+        path = f"{_path('instances', machine.id)}/detachDisk"
+        self._do(f"detach of {disk.name}", "POST", path, disk.name, params={"deviceName": name})
 
 
 def _path(kind: str, made: str) -> str:
@@ -236,24 +265,23 @@ def _name(made: str) -> str:
     return made.rpartition("/")[2]
 
 
-def instance_body(account: Account, wanted: Wanted[NodeInputs], start: FirstStart) -> dict[str, Any]:
+def instance_body(account: Account, wanted: Wanted, zone: str, name: str) -> dict[str, Any]:
     """The body for an instance with its marks, in one request."""
-    _, zone, name = wanted.id.split("/")
-    inputs = wanted.inputs
-    kind, accelerators = _kind(wanted.address, inputs.instance_type, zone)
-    mine, text = instance_labels(wanted.tags, str(wanted.address))
-    items = {METADATA_ITEM: text, "user-data": start.user_data, "block-project-ssh-keys": "TRUE"}
+    inputs, address = wanted.mark.node, wanted.mark.address
+    kind, accelerators = _kind(address, inputs.instance_type, zone)
+    mine, text = instance_labels(wanted.tags, str(address))
+    items = {METADATA_ITEM: text, "user-data": wanted.user_data, "block-project-ssh-keys": "TRUE"}
     groups = list(account.config.network.security_groups)
     reserved = dict(wanted.reserved.body) if wanted.reserved else {}
     scheduling = _scheduling(inputs, bool(accelerators), grouped=bool(wanted.group))
     scheduling |= reserved.pop("scheduling", {})
     return {
         "name": name,
-        "description": str(wanted.address),
+        "description": str(address),
         "machineType": f"zones/{zone}/machineTypes/{kind}",
         "labels": mine,
         "metadata": {"items": [{"key": key, "value": value} for key, value in sorted(items.items())]},
-        "disks": [_boot(account, zone, inputs, wanted.tags)],
+        "disks": [_boot(account, zone, wanted)],
         "networkInterfaces": [_network(account, zone, inputs)],
         **({"tags": {"items": groups}} if groups else {}),
         **({"guestAccelerators": accelerators} if accelerators else {}),
@@ -277,10 +305,10 @@ def _kind(address: Address, given: str, zone: str) -> tuple[str, list[dict[str, 
     return kind, [{"acceleratorType": accelerator, "acceleratorCount": int(count or "1")}]
 
 
-def _boot(account: Account, zone: str, inputs: NodeInputs, tags: Mapping[str, str]) -> dict[str, Any]:
+def _boot(account: Account, zone: str, wanted: Wanted) -> dict[str, Any]:
     made: dict[str, Any] = {
-        "sourceImage": _image(account.image(inputs.region)),
-        "labels": {DISK_OF_LABEL: plain_label(tags[marks.OWNER])},
+        "sourceImage": _image(wanted.image),
+        "labels": {DISK_OF_LABEL: plain_label(wanted.mark.owner)},
         "diskSizeGb": str(account.options.get("disk_size", NODE_DISK)),
     }
     if "disk_type" in account.options:
@@ -328,19 +356,7 @@ def _scheduling(inputs: NodeInputs, accelerators: bool, *, grouped: bool) -> dic
     return found
 
 
-def disk_body(wanted: Wanted[VolumeInputs], size: int) -> dict[str, Any]:
-    """The body for a disk with its marks, in one request."""
-    _, zone, name = wanted.id.split("/")
-    return {
-        "name": name,
-        "description": str(wanted.address),
-        "sizeGb": str(size),
-        "type": f"zones/{zone}/diskTypes/{wanted.inputs.volume_type or TYPE}",
-        "labels": disk_labels(wanted.tags, str(wanted.address)),
-    }
-
-
-class Gce(Named):
+class Gce(TaggedCloud):
     """One project of GCE. No secret is read before something has to be asked.
 
     Credentials: see `login`. Options: `project` (else that of the key), `network` (its name, where no subnets
@@ -350,6 +366,12 @@ class Gce(Named):
     by.
     """
 
+    RESERVES = True
+
     def __init__(self, config: Config) -> None:
-        account = Account(config)
-        super().__init__(account, Api(account), CODES)
+        self._project = Account(config, lambda account, _: GceSite(account))
+        super().__init__(self._project)
+
+    @asked
+    def offers(self) -> tuple[Offer, ...]:
+        return offers.offers(self._project)

@@ -10,7 +10,7 @@ import base64
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,10 @@ from declarative.model.inputs import PlacedInputs
 from declarative.model.record import struct
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import settings
+from providers.cloud.any.rest_account import RestAccount
+from providers.cloud.any.site import Site
 from providers.cloud.gce.answers import error_info
-from providers.cloud.rest import Form, Rest, RestAccount, Tokens
+from providers.cloud.rest import Form, Rest, Tokens
 
 ENDPOINT = "https://compute.googleapis.com"
 OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(
@@ -40,9 +42,10 @@ class Account(RestAccount):
 
     CLOUD = "GCE"
     ARCHITECTURES = ("x86_64", "arm64")
+    DISK_TYPE = "pd-balanced"
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config, OPTIONS)
+    def __init__(self, config: Config, open_site: Callable[[Account, str], Site]) -> None:
+        super().__init__(config, OPTIONS, open_site)
 
     @property
     def project(self) -> str:

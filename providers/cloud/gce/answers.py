@@ -17,36 +17,29 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from declarative.model.status import NodeState
 from declarative.provider import PermanentError, PermanentKind, TransientKind
 from providers.cloud import marks
+from providers.cloud.any.site import Device, Disk, Machine, reason_of
 from providers.cloud.bad_answers import text_at, value_at
 from providers.cloud.faults import Answer, ErrorInfo, Kind, by_status, fault
 from providers.cloud.marks import packed, unpacked
-from providers.cloud.named.api import Device, Disk, Machine, Phase
 from providers.cloud.rest import bad_answer
 
-INSTANCES: Mapping[str, Phase] = {
-    "PENDING": Phase.STARTING,
-    "PROVISIONING": Phase.STARTING,
-    "STAGING": Phase.STARTING,
-    "RUNNING": Phase.RUNS,
-    "REPAIRING": Phase.STOPPED,
-    "PENDING_STOP": Phase.STOPPED,
-    "STOPPING": Phase.STOPPED,
-    "SUSPENDING": Phase.STOPPED,
-    "SUSPENDED": Phase.STOPPED,
-    "TERMINATED": Phase.STOPPED,
-    "DEPROVISIONING": Phase.ENDING,
+INSTANCES: Mapping[str, NodeState] = {
+    "PENDING": NodeState.PROVISIONING,
+    "PROVISIONING": NodeState.PROVISIONING,
+    "STAGING": NodeState.PROVISIONING,
+    "RUNNING": NodeState.READY,
+    "REPAIRING": NodeState.NOT_READY,
+    "PENDING_STOP": NodeState.NOT_READY,
+    "STOPPING": NodeState.NOT_READY,
+    "SUSPENDING": NodeState.NOT_READY,
+    "SUSPENDED": NodeState.NOT_READY,
+    "TERMINATED": NodeState.NOT_READY,
+    "DEPROVISIONING": NodeState.TERMINATING,
 }
 """`STOPPING` precedes an end and a stop: the instance exists until it is gone."""
-DISKS: Mapping[str, Phase] = {
-    "CREATING": Phase.STARTING,
-    "RESTORING": Phase.STARTING,
-    "READY": Phase.RUNS,
-    "UNAVAILABLE": Phase.STOPPED,
-    "FAILED": Phase.FAILED,
-    "DELETING": Phase.ENDING,
-}
 
 
 def tail(url: object) -> str:
@@ -89,19 +82,22 @@ def instance(what: str, found: Mapping[str, Any]) -> Machine:
     try:
         items = {i["key"]: i.get("value") for i in value_at(found, "metadata", "items") or ()}
         network = (found.get("networkInterfaces") or [{}])[0]
-        state = str(found["status"])
+        word, why, zone = str(found["status"]), text_at(found, "statusMessage"), tail(found["zone"])
+        state = INSTANCES.get(word, NodeState.NOT_READY)
         return Machine(
             id=place(found["selfLink"]),
             name=found["name"],
-            zone=tail(found["zone"]),
-            phase=INSTANCES.get(state, Phase.STOPPED),
+            region=zone.rpartition("-")[0],
+            zone=zone,
             state=state,
+            word=word,
+            reason=reason_of(state, word, why),
+            fault=(PermanentKind.NO_CAPACITY, why) if why else None,
             address=text_at(network, "networkIP"),
             public_address=_outside(network),
-            tags=instance_tags(found.get("labels") or {}, items.get(METADATA_ITEM)),
+            labels=instance_tags(found.get("labels") or {}, items.get(METADATA_ITEM)),
             devices={place(d["source"]): _device(d) for d in found.get("disks") or () if d.get("source")},
             type=tail(found.get("machineType")),
-            reason=text_at(found, "statusMessage"),
             raw=found,
         )
     except (KeyError, TypeError, AttributeError, IndexError):
@@ -123,18 +119,20 @@ def _device(disk: Mapping[str, Any]) -> Device:
 def disk(what: str, found: Mapping[str, Any]) -> Disk:
     """One disk."""
     try:
-        state = str(found["status"])
+        word = str(found["status"])
         return Disk(
             id=place(found["selfLink"]),
-            name=found["name"],
+            label=found["name"],
             region=tail(found["zone"]).rpartition("-")[0],
             zone=tail(found["zone"]),
             size=int(found["sizeGb"]),
-            phase=DISKS.get(state, Phase.STOPPED),
-            state=state,
-            tags=disk_tags(found.get("labels") or {}),
+            word=word,
+            busy=word != "READY",
+            broken="GCE says that it failed" if word == "FAILED" else None,
+            gone=word == "DELETING",
+            labels=disk_tags(found.get("labels") or {}),
             type=tail(found.get("type")),
-            holders=tuple(place(user) for user in found.get("users") or ()),
+            on=tuple(place(user) for user in found.get("users") or ()),
             raw=found,
         )
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,11 +24,11 @@ from declarative.model.resource import Offer
 from declarative.model.text import suggest
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.account import if_there
+from providers.cloud.any.site import Machine
 from providers.cloud.catalog import day, prices
 from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account
-from providers.cloud.named.api import Machine, Phase, Reserved
-from providers.cloud.placement_groups import OPTION
+from providers.cloud.placement_groups import OPTION, Groups, Reserved
 from providers.cloud.rest import bad_answer, pages
 from providers.cloud.settings import NODE_DISK, write
 
@@ -300,17 +300,18 @@ _PATH = re.compile(r"(?:.*/)?projects/([^/]+)/regions/([^/]+)/resourcePolicies/(
 _GROUP_NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
-class Policies:
+class Policies(Groups):
     """Ids are `project/region/name`."""
 
-    called = "compact placement policy"
-    most = 1500
+    CALLED = "compact placement policy"
+    MOST = 1500
 
     def __init__(
-        self, account: Account, do: Callable[..., None], machines: Callable[[], list[Machine]]
+        self, account: Account, do: Callable[..., None], machines: Callable[[], Iterable[Machine]]
     ) -> None:
         """`do` makes a change and waits for its end; `machines` are all of the owner's."""
-        self._account = account
+        super().__init__(account)
+        self._project = account
         self._do = do
         self._machines = machines
 
@@ -319,7 +320,7 @@ class Policies:
 
     def id_of(self, name: str, inputs: NodeInputs) -> str:
         """A policy of another project or region cannot be used."""
-        project, region = self._account.project, inputs.region
+        project, region = self._project.project, inputs.region
         path = _PATH.fullmatch(name)
         where = path.groups() if path else (project, region, name)
         if not _GROUP_NAME.fullmatch(where[2]) or where[:2] != (project, region):
@@ -328,9 +329,9 @@ class Policies:
             raise PermanentError(PermanentKind.INVALID, summary, about=f"options.{OPTION}", hint=hint)
         return "/".join(where)
 
-    def tags(self, made: str) -> dict[str, str] | None:
+    def tags(self, made: str, inputs: NodeInputs) -> dict[str, str] | None:
         what = f"look at {made.rpartition('/')[2]}"
-        found = if_there(self._account.ask, what, "GET", path_of(made))
+        found = if_there(self._project.ask, what, "GET", path_of(made))
         if found is None:
             return None
         try:
@@ -347,13 +348,13 @@ class Policies:
             "groupPlacementPolicy": {"collocation": "COLLOCATED"},
         }
         path = f"{project}/regions/{region}/resourcePolicies"
-        self._do(f"create of the {self.called} {name}", "POST", path, OPTION, body=body)
+        self._do(f"create of the {self.CALLED} {name}", "POST", path, OPTION, body=body)
 
-    def used(self, made: str) -> bool:
+    def used(self, made: str, inputs: NodeInputs) -> bool:
         return any(_is_in(machine, made) for machine in self._machines())
 
-    def remove(self, made: str) -> None:
-        if_there(self._do, f"end of the {self.called} {made.rpartition('/')[2]}", "DELETE", path_of(made))
+    def remove(self, made: str, inputs: NodeInputs) -> None:
+        if_there(self._do, f"end of the {self.CALLED} {made.rpartition('/')[2]}", "DELETE", path_of(made))
 
 
 def path_of(made: str) -> str:
@@ -364,4 +365,4 @@ def path_of(made: str) -> str:
 
 def _is_in(machine: Machine, made: str) -> bool:
     urls = machine.raw.get("resourcePolicies") or ()
-    return machine.phase is not Phase.ENDING and any(answers.place(url, "regions") == made for url in urls)
+    return not machine.gone and any(answers.place(url, "regions") == made for url in urls)

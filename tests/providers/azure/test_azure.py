@@ -317,10 +317,10 @@ def test_what_was_begun_goes_on_or_is_cleared_away(web, cloud, az):
 
 def test_one_who_comes_second_finds_what_the_first_made(az, monkeypatch):
     """Between the look and the create another try has made it."""
-    api = az._node_calls._api
+    site = az._account.at(az._config.regions[0]).site
     first = [made(az, wanted("volume", "data-0", DISKS)), made(az, wanted("node", "gpu-0", NODES))]
-    for look in ("disk", "machine"):
-        monkeypatch.setattr(api, look, TooEarly(getattr(api, look)))
+    for look in ("_disk", "_machine"):
+        monkeypatch.setattr(site, look, TooEarly(getattr(site, look)))
     assert [made(az, record) for record in first] == first
 
 

@@ -7,6 +7,7 @@ import tracemalloc
 import pytest
 
 from declarative.model.state import Address
+from declarative.model.status import NodeState
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.azure import answers as azure
@@ -14,8 +15,7 @@ from providers.cloud.bad_answers import Scrub
 from providers.cloud.faults import Answer, classify
 from providers.cloud.gce import answers as gce
 from providers.cloud.gce import offers as gce_offers
-from providers.cloud.marks import packed
-from providers.cloud.named.api import Phase, name_of
+from providers.cloud.marks import name_of, packed
 from providers.cloud.rest import Tokens
 from tests.providers.azure import server as fake_azure
 from tests.providers.gce.server import recorded
@@ -35,22 +35,22 @@ def test_recorded_instances_of_gce():
     }
     assert len(found) >= 5
     node = found["node-name"]
-    assert (node.id, node.zone, node.phase) == (f"{PLACE}/node-name", "us-central1-a", Phase.RUNS)
+    assert (node.id, node.zone, node.state) == (f"{PLACE}/node-name", "us-central1-a", NodeState.READY)
     assert re.fullmatch(r"10\.[\d.]+", node.address)
     assert re.fullmatch(r"[\d.]+", node.public_address)
     assert node.type == "n1-standard-1"
     assert marks.OWNER not in node.tags
-    assert list(node.devices) == [f"{PLACE}/node-name"]
+    assert list(node.devices or ()) == [f"{PLACE}/node-name"]
     stopped = gce.instance("look", recorded("zones_us_central1_a_instances_stopped_node"))
-    assert (stopped.phase, stopped.state) == (Phase.STOPPED, "TERMINATED")
+    assert (stopped.state, stopped.word) == (NodeState.NOT_READY, "TERMINATED")
 
 
 def test_recorded_disks_of_gce():
     found = [gce.disk("list", item) for item in gce.scoped("list", recorded("aggregated_disks"), "disks")]
     assert len(found) >= 5
-    assert all(disk.phase is Phase.RUNS and disk.size > 0 and disk.id for disk in found)
+    assert all(not disk.busy and not disk.broken and (disk.size or 0) > 0 and disk.id for disk in found)
     one = gce.disk("look", recorded("zones_us-central1-a_disks_lcdisk"))
-    assert (one.id, one.size, one.type, one.holders) == (f"{PLACE}/lcdisk", 10, "pd-ssd", ())
+    assert (one.id, one.size, one.type, one.on) == (f"{PLACE}/lcdisk", 10, "pd-ssd", ())
 
 
 @pytest.mark.parametrize(
@@ -124,18 +124,18 @@ def test_recorded_machines_of_azure():
     page = fake_azure.recorded("_subscriptions_99999999_providers_Microsoft_Compute_virtualMachines")
     (item,) = page["value"]
     machine = azure.machine("list", item)
-    assert (machine.id, machine.phase, machine.type) == ("000000/test-node-1", Phase.RUNS, "Standard_A1")
+    assert (machine.id, machine.state, machine.type) == ("000000/test-node-1", NodeState.READY, "Standard_A1")
     name = f"{GROUP}_Compute_virtualMachines_test_node_1"
     held = azure.machine("look", fake_azure.recorded(name))
     assert held.tags == {"tag_key1": "tag_val1"}
-    assert list(held.devices) == ["000000/dd0-9999"]
+    assert list(held.devices or ()) == ["000000/dd0-9999"]
     view = fake_azure.recorded(f"{name}_InstanceView")
     with_view = {**item, "properties": {**item["properties"], "instanceView": view}}
     assert azure.power(azure.states("look", with_view)) == "running"
     off = name.replace("node_1", "node_2_InstanceView")
     view = fake_azure.recorded(off)
     stopped = {**item, "properties": {**item["properties"], "instanceView": view}}
-    assert azure.machine("look", stopped).phase in (Phase.RUNS, Phase.STOPPED)
+    assert azure.machine("look", stopped).state in (NodeState.READY, NodeState.NOT_READY)
 
 
 def test_recorded_disks_and_interfaces_of_azure():
@@ -149,7 +149,7 @@ def test_recorded_disks_and_interfaces_of_azure():
     assert len(found) >= 4
     first = next(d for d in found if d.name == "test-disk-1")
     assert (first.id, first.size, first.zone) == ("000000/test-disk-1", 31, None)
-    assert first.holders == ("revizor/test-vm-1",)
+    assert first.on == ("revizor/test-vm-1",)
     assert first.type == "Standard_LRS"
     card = fake_azure.recorded(f"{GROUP}_Network_networkInterfaces_test_node_1_nic")
     assert azure.addresses("look", card) == ("10.0.0.1", "")
@@ -168,10 +168,10 @@ def test_a_machine_that_failed_says_why():
         "properties": {"provisioningState": "Failed", "instanceView": {"statuses": statuses}},
     }
     machine = azure.machine("look", found)
-    assert (machine.id, machine.zone, machine.phase) == ("g/n", "eastus-2", Phase.FAILED)
-    assert (machine.code, machine.reason) == ("ZonalAllocationFailed", "Allocation failed.")
+    assert (machine.id, machine.zone, machine.state) == ("g/n", "eastus-2", NodeState.FAILED)
+    assert machine.fault == (PermanentKind.NO_CAPACITY, "ZonalAllocationFailed: Allocation failed.")
     statuses[1]["code"] = "PowerState/running"  # what failed was a change of it
-    assert azure.machine("look", found).phase is Phase.RUNS
+    assert azure.machine("look", found).state is NodeState.READY
 
 
 @pytest.mark.parametrize("broken", [{}, {"properties": {}}, {"properties": None, "id": 1}, {"tags": 3}])

@@ -300,10 +300,10 @@ def test_an_operation_that_fails_says_why(cloud, gce):
 
 def test_one_who_comes_second_finds_what_the_first_made(gce, monkeypatch):
     """Between the look and the create another try has made it."""
-    api = gce._node_calls._api
+    site = gce._account.at(gce._config.regions[0]).site
     first = [made(gce, wanted("volume", "data-0", DISKS)), made(gce, wanted("node", "gpu-0", NODES))]
-    for look in ("disk", "machine"):
-        monkeypatch.setattr(api, look, TooEarly(getattr(api, look)))
+    for look in ("_disk", "_machine"):
+        monkeypatch.setattr(site, look, TooEarly(getattr(site, look)))
     assert [made(gce, record) for record in first] == first
 
 

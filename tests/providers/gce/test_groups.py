@@ -17,6 +17,7 @@ from declarative.provider import PermanentError, PermanentKind, TransientError, 
 from declarative.retry import Policy, call
 from providers.cloud import account
 from providers.cloud.gce import Gce
+from providers.cloud.gce.offers import Policies
 from tests.providers.cloud.web import LOST, Asked, Web, losing
 from tests.providers.gce import server as fake
 from tests.support.cli import ended, fleet
@@ -278,7 +279,7 @@ def test_a_policy_goes_with_the_last_of_many(web, cloud, there):
 
     def delete(record):
         # All are under way before the first one ends.
-        with one._node_calls.groups.changing(record.node):
+        with one._account.at(fake.REGION).site.groups.changing(record.node):
             together.wait(60)
             one.delete(record)
 
@@ -306,7 +307,7 @@ def test_a_policy_that_anothers_machine_is_in_is_waited_for(web, cloud, there):
 
 def test_more_nodes_than_a_policy_takes_are_said_before(there, monkeypatch):
     one = there()
-    monkeypatch.setattr(one._node_calls.groups._sites, "most", 2)
+    monkeypatch.setattr(Policies, "MOST", 2)
     nodes = {node(i).address: {**NODES, "zone": ZONES[i % 2]} for i in range(5)}
     (fault,) = one.check(nodes)
     assert str(fault) == (
