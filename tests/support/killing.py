@@ -113,7 +113,7 @@ def in_a_group(when: str, step: int) -> None:
     real = CommitQueue._write
     numbers = itertools.count(1)
 
-    def write(queue: CommitQueue, writes: list[QueuedWrite]) -> QueuedWrite | None:
+    def write(queue: CommitQueue, writes: list[QueuedWrite]) -> bool:
         if is_group(writes, next(numbers), step):
             marked = writes[1] if when == "between" and len(writes) > 1 else writes[-1]
             work = marked.work
