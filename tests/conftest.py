@@ -85,20 +85,13 @@ def postgres() -> Iterator[Any]:
 
 
 @pytest.fixture
-def postgres_url(postgres, monkeypatch) -> Iterator[Callable[[], str]]:
+def postgres_url(postgres, monkeypatch) -> Callable[[], str]:
     """Makes a database on it; the URL of a state there. User and password are in the environment."""
     for name in [name for name in os.environ if name.startswith("PG")]:
         monkeypatch.delenv(name)
     for name, value in postgres.environment.items():
         monkeypatch.setenv(name, value)
-    databases: list[str] = []
-
-    def url() -> str:
-        databases.append(postgres.database())
-        return str(postgres.url(databases[-1]))
-
-    yield url
-    postgres.give_back(*databases)
+    return lambda: str(postgres.url(postgres.database()))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

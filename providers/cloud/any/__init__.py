@@ -369,7 +369,7 @@ class AnyCloud(Cloud):
             *super().check(wanted),
             *(checks.unfit_volumes(self._disks.seen, wanted) if self.ADOPTS else ()),
         ]
-        if "reservation" in self.CAN:
+        if self.RESERVES:
             made = (inputs_of("node", inputs) for address, inputs in wanted.items() if address.kind == "node")
             nodes = [node for node in made if node.instance_id is None]
             kinds = {tuple(str(getattr(node, key)) for key in self.KIND): node for node in nodes}
@@ -390,16 +390,8 @@ class TaggedCloud(AnyCloud):
     def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
         """A machine's own disk may carry the machine's mark."""
         found = [
-            checks.existing(
-                thing.tags,
-                id=thing.id,
-                name=thing.name,
-                region=thing.region,
-                zone=thing.zone,
-                type=thing.type,
-                state=thing.word,
-            )
-            for thing in self._account.each(_marked)
+            existing(thing)
+            for thing in self._account.each(partial(_marked, addresses))
             if not thing.gone
             and thing.tags.get(marks.ADDRESS, "").startswith("volume/") is isinstance(thing, Disk)
         ]
@@ -410,6 +402,19 @@ class TaggedCloud(AnyCloud):
         self._node_calls.clear(address, token, inputs)
 
 
-def _marked(at: At) -> Sequence[Machine | Disk]:
+def _marked(addresses: Collection[Address], at: At) -> Sequence[Machine | Disk]:
     assert isinstance(at.site, Everyones)
-    return at.site.everyones()
+    return at.site.everyones(addresses)
+
+
+def existing(thing: Machine | Disk, **facts: Any) -> Existing:
+    """A machine or a disk, whoever made it, as the port's existing thing; `facts` are its other fields."""
+    known = {
+        "id": thing.id,
+        "name": thing.tags.get("Name") or ("" if thing.name == thing.id else thing.name),
+        "region": thing.region,
+        "zone": thing.zone,
+        "type": thing.type,
+        "state": thing.word,
+    }
+    return checks.existing(thing.tags, **{**known, **facts})

@@ -578,8 +578,10 @@ class Names(Protocol):
 class Everyones(Protocol):
     """A site that lists the things of all states."""
 
-    def everyones(self) -> Sequence[Machine | Disk]:
-        """All machines and disks with a mark, whoever's; their addresses may be missing."""
+    def everyones(self, addresses: Collection[Address]) -> Sequence[Machine | Disk]:
+        """The machines and disks with a mark of one of these addresses, whoever's, and perhaps more. The
+        addresses of machines may be missing.
+        """
 
 
 @runtime_checkable

@@ -30,7 +30,6 @@ from providers.cloud.azure.bodies import address_body, disk_body, interface_body
 from providers.cloud.azure.offers import Proximity, Reservations
 from providers.cloud.bad_answers import asked
 from providers.cloud.placement_groups import Reserved
-from providers.cloud.provider import ABILITIES
 
 DISKS = "2023-10-02"
 NETWORK = "2023-11-01"
@@ -145,7 +144,7 @@ class AzureSite(Site):
     def machines_by_id(self, ids: Collection[str]) -> Mapping[str, Machine]:
         return by_ids(ids, partial(self._machines, states=True), self._machine)
 
-    def everyones(self) -> list[Machine | Disk]:
+    def everyones(self, addresses: Collection[Address]) -> list[Machine | Disk]:
         """The machines and disks of ours in the resource group."""
         found: list[Machine | Disk] = []
         for kind, read in (("virtualMachines", answers.machine), ("disks", answers.disk)):
@@ -386,7 +385,7 @@ class Azure(TaggedCloud):
     clouds. Zones are written `eastus-1`, and `network.subnets` maps a zone or a region to `network/subnet`.
     """
 
-    CAN = frozenset(ABILITIES)
+    RESERVES = True
 
     def __init__(self, config: Config) -> None:
         self._resources = Account(config, lambda account, _: AzureSite(account))

@@ -18,8 +18,8 @@ from declarative.model.state import Address
 from declarative.model.text import suggest
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
 from declarative.provider.optional import Existing
-from providers.cloud import checks, marks
-from providers.cloud.any import AnyCloud
+from providers.cloud import checks
+from providers.cloud.any import TaggedCloud, existing
 from providers.cloud.any.site import What
 from providers.cloud.bad_answers import asked
 from providers.cloud.catalog import InstanceType
@@ -28,11 +28,11 @@ from providers.cloud.ec2.account import Account, disk_of
 from providers.cloud.ec2.capacity import Capacity, Ec2Keys, Groups, Networks
 from providers.cloud.ec2.region import VALUES, Region, endpoint
 from providers.cloud.ec2.site import IDS, Ec2Site
-from providers.cloud.provider import ABILITIES, Cloud
+from providers.cloud.provider import Cloud
 from providers.cloud.settings import NODE_DISK
 
 
-class Ec2(AnyCloud):
+class Ec2(TaggedCloud):
     """One account of EC2, or of a service with its protocol. Secrets are read only when first needed.
 
     Options: `timeout` (seconds of one request), `architecture` of the image (`x86_64`, `arm64`), `disk_size`
@@ -44,9 +44,9 @@ class Ec2(AnyCloud):
     `connect_timeout`, `root`.
     """
 
-    CAN = frozenset(ABILITIES)
+    RESERVES = True
 
-    ADOPTS = ADOPTS_INSTANCES = True
+    ADOPTS_INSTANCES = True
 
     def __init__(self, config: Config) -> None:
         self._ec2 = account = Account(config, lambda region: Ec2Site(account, region, keys, *shared))
@@ -60,16 +60,6 @@ class Ec2(AnyCloud):
         return offers(self._ec2)
 
     @asked
-    def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
-        wanted = sorted(map(str, addresses))
-        parts = [wanted[i : i + VALUES] for i in range(0, len(wanted), VALUES)]
-        filters = [{f"tag:{marks.ADDRESS}": part} for part in parts]
-        found = self._ec2.each_region(
-            lambda region: [*_existing(region, "machine", filters), *_existing(region, "disk", filters)]
-        )
-        return checks.others(found, self._ec2.owner, addresses)
-
-    @asked
     def starts_from(self, region: str, known: Collection[str]) -> str | None:
         if not self._ec2.names_image(region):
             return None
@@ -79,17 +69,14 @@ class Ec2(AnyCloud):
         return image
 
     @asked
-    def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
-        self._node_calls.clear(address, token, inputs)
-
-    @asked
     def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
         what: What = "disk" if kind == "volume" else "machine"
         good = sorted(made for made in ids or () if re.fullmatch(IDS[what], made))
         name = "volume-id" if kind == "volume" else "instance-id"
         parts = [{name: good[i : i + VALUES]} for i in range(0, len(good), VALUES)]
         filters = [{}] if ids is None else parts
-        return self._ec2.each_region(lambda region: _existing(region, what, filters))
+        look = _volumes if kind == "volume" else _instances
+        return self._ec2.each_region(lambda region: [e for narrow in filters for e in look(region, narrow)])
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
@@ -141,33 +128,23 @@ class Ec2(AnyCloud):
             yield partial(_zones, self._ec2.region(region), zones)
 
 
-def _existing(region: Region, kind: What, filters: Iterable[Mapping[str, Iterable[str]]]) -> list[Existing]:
-    """The instances or volumes of a region that have not ended, by the filters of each listing."""
-    if kind == "machine":
-        return [
-            checks.existing(
-                found.tags,
-                id=found.id,
-                name=found.tags.get("Name", ""),
-                region=region.name,
-                zone=found.zone,
-                type=found.type,
-                state=found.word,
-                spot=found.raw.get("instanceLifecycle") == "spot",
-            )
-            for narrow in filters
-            for found in region.instances(narrow)
-            if not found.gone
-        ]
+def _instances(region: Region, narrow: Mapping[str, Iterable[str]]) -> list[Existing]:
+    """The instances of a region that have not ended."""
     return [
-        checks.existing(
-            found.tags,
-            id=found.id,
-            name=found.tags.get("Name", ""),
-            region=region.name,
-            zone=found.zone,
-            type=found.type,
-            state=found.word,
+        existing(
+            found,
+            spot=found.raw.get("instanceLifecycle") == "spot",
+        )
+        for found in region.instances(narrow)
+        if not found.gone
+    ]
+
+
+def _volumes(region: Region, narrow: Mapping[str, Iterable[str]]) -> list[Existing]:
+    """The volumes of a region that have not ended. An instance boots from those that end with it."""
+    return [
+        existing(
+            found,
             size=found.size,
             on=found.on,
             boots=any(
@@ -175,7 +152,6 @@ def _existing(region: Region, kind: What, filters: Iterable[Mapping[str, Iterabl
                 for held in found.raw.get("attachmentSet") or ()
             ),
         )
-        for narrow in filters
         for found in region.volumes(narrow)
         if not found.gone
     ]

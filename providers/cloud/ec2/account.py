@@ -57,6 +57,7 @@ class Account(account.Account):
     CLOUD = "EC2"
     MISMATCH = MISMATCH
     TAGGED = True
+    DISK_TYPE = "gp3"
     ARCHITECTURES = ("x86_64", "arm64")
 
     def __init__(self, config: Config, site_of: Callable[[Region], Site]) -> None:

@@ -26,6 +26,7 @@ from declarative.provider import (
     TransientKind,
 )
 from providers.cloud import marks, placement_groups
+from providers.cloud.any.account import FINGERPRINT
 from providers.cloud.bad_answers import text_at
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account
@@ -34,7 +35,6 @@ from providers.cloud.keys import Pairs
 from providers.cloud.placement_groups import Reserved
 from providers.ssh.key_pairs import Login
 
-FINGERPRINT = f"{marks.OURS}fingerprint"
 DUPLICATE = "InvalidKeyPair.Duplicate"
 """The name exists already, listed or not."""
 

@@ -27,7 +27,7 @@ from providers.cloud.bad_answers import value_at
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.capacity import Capacity, Ec2Keys, Groups, Networks, market
-from providers.cloud.ec2.region import LAUNCH, LIVE, Region, tagged
+from providers.cloud.ec2.region import LAUNCH, LIVE, VALUES, Region, tagged
 from providers.cloud.placement_groups import Reserved
 
 IDS: Mapping[What, str] = {"machine": r"i-[0-9a-f]{4,32}", "disk": r"vol-[0-9a-f]{4,32}"}
@@ -51,17 +51,11 @@ has its own.
 """
 
 
-def _profile(identity: str | None) -> dict[str, str] | None:
-    """An instance profile by its ARN or its name."""
-    return {"Arn" if identity.startswith("arn:") else "Name": identity} if identity else None
-
-
 class Ec2Site(Site):
     """One region."""
 
     client_token = batches = merges = spots = grows = adopts = True
     lingers = False
-    disk_type = "gp3"
     called = "volumes are of one region: write the `region` that it is in"
 
     def __init__(
@@ -101,6 +95,12 @@ class Ec2Site(Site):
 
     def disks_with(self, tags: Mapping[str, str]) -> list[Disk]:
         return self._region.volumes(self._mine(tags))
+
+    def everyones(self, addresses: Collection[Address]) -> list[Machine | Disk]:
+        wanted = sorted(map(str, addresses))
+        parts = [{f"tag:{marks.ADDRESS}": wanted[i : i + VALUES]} for i in range(0, len(wanted), VALUES)]
+        machines = [found for part in parts for found in self._region.instances(part)]
+        return [*machines, *(found for part in parts for found in self._region.volumes(part))]
 
     def machines_by_id(self, ids: Collection[str]) -> Mapping[str, Machine]:
         return self._region.instances_by_id(i for i in ids if re.fullmatch(IDS["machine"], i))
@@ -199,7 +199,6 @@ class Ec2Site(Site):
             Placement={"AvailabilityZone": wanted.zone, "GroupName": wanted.group},
             MetadataOptions={"HttpTokens": "required"},
             KeyName=wanted.key,
-            IamInstanceProfile=_profile(wanted.mark.node.identity),
             UserData=base64.b64encode(wanted.user_data.encode()).decode(),
             **wanted.ahead,
             **(wanted.reserved.body if wanted.reserved else {}),
@@ -255,7 +254,7 @@ class Ec2Site(Site):
             summary = f"{address}: a volume of EC2 is in one zone, and none is named"
             hint = f"write `availability_zone: {self._region.name}a`"
             raise PermanentError(PermanentKind.INVALID, summary, about="availability_zone", hint=hint)
-        size, kind = gibibytes(address, asked.size), asked.volume_type or self.disk_type
+        size, kind = gibibytes(address, asked.size), asked.volume_type or self._account.DISK_TYPE
         near = suggest(kind, list(SIZES)) if kind not in SIZES else None
         if near:  # another zone may be newer than this list
             summary = f"{address}: EC2 has no volumes of the type `{kind}`"

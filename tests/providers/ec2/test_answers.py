@@ -395,6 +395,15 @@ def disk(state="available", held="", tags=DISK_MARK):
     return disks(volume("vol-00000001", tags, state, held))
 
 
+@pytest.mark.parametrize(("kind", "actual"), [("gp3", {}), ("io2", {"volume_type": "io2"}), ("", {})])
+def test_a_volume_that_names_no_type_is_of_the_usual_one(ec2, kind, actual):
+    """One that somebody changed to another type is reported; one of which EC2 says nothing is not."""
+    item = volume("vol-00000001", DISK_MARK).replace("</item>", f"<volumeType>{kind}</volumeType></item>")
+    there, _ = ec2(DescribeInstances=answer("DescribeInstances", reservations()), DescribeVolumes=disks(item))
+    (thing,) = there.inventory()
+    assert thing.actual == actual
+
+
 ON = "i-00000001 /dev/sdf"
 DONE = {"CreateTags": answer("CreateTags", "<return>true</return>"), "DeleteTags": answer("DeleteTags", "")}
 
