@@ -31,7 +31,8 @@ if not __package__:  # run as a file: then its folder is first on the path inste
 
 from tests.providers.ssh import journal
 from tests.support.cli import Project, fleet, kill_ranks, processes, task, until, volume
-from tests.support.killing import Kill, fork, warm_up
+from tests.support.forked import warm_up
+from tests.support.killing import Kill, fork
 
 NAMES = ("aa", "bb", "cc", "dd")
 VOLUMES = ("data", "logs", "more")

@@ -27,7 +27,7 @@ if not __package__:
 from declarative import cli
 from declarative.store import Writer
 from tests.support.cli import Project, fleet, task, volume
-from tests.support.killing import warm_up
+from tests.support.forked import warm_up
 
 
 def no_fence() -> None:

@@ -85,13 +85,20 @@ def postgres() -> Iterator[Any]:
 
 
 @pytest.fixture
-def postgres_url(postgres, monkeypatch) -> Callable[[], str]:
+def postgres_url(postgres, monkeypatch) -> Iterator[Callable[[], str]]:
     """Makes a database on it; the URL of a state there. User and password are in the environment."""
     for name in [name for name in os.environ if name.startswith("PG")]:
         monkeypatch.delenv(name)
     for name, value in postgres.environment.items():
         monkeypatch.setenv(name, value)
-    return lambda: str(postgres.url(postgres.database()))
+    databases: list[str] = []
+
+    def url() -> str:
+        databases.append(postgres.database())
+        return str(postgres.url(databases[-1]))
+
+    yield url
+    postgres.give_back(*databases)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -48,6 +48,7 @@ if not __package__:  # run as a folder, which then is first on the path instead 
 
 from benchmarks.crash import places, terraform
 from tests.providers.cloud.run import RunningCloud
+from tests.support.forked import warm_up
 from tests.support.killing import (
     DEFAULT,
     Chain,
@@ -60,7 +61,6 @@ from tests.support.killing import (
     at_each_group,
     at_each_write,
     steps,
-    warm_up,
 )
 
 CLOUDS = {

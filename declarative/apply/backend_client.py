@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from declarative.model.blocks import Shape
 from declarative.model.inputs import zone_asked
 from declarative.model.resource import Offer, OthersShare
+from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import (
     COUNTED_SINCE,
     DRAINED,
@@ -116,9 +117,11 @@ class BackendClient:
         fence: Fence = reads_only,
         learn: Learn = lambda _: False,
         backend: str = "",
+        policy: OperatorPolicy | None = None,
     ) -> None:
         """`ways` is how hosts are declared to be reached, by the present names of their nodes."""
         self._provider = provider
+        self._policy = policy or OperatorPolicy()
         self.backend = backend
         self._ways = ways or {}
         self._fence = fence
@@ -243,7 +246,17 @@ class BackendClient:
 
     @timed
     def check(self, planned: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
-        return self._provider.check(planned) if isinstance(self._provider, optional.Checks) else ()
+        refused = {str(inputs.get("identity")): self._refused(a, inputs) for a, inputs in planned.items()}
+        faults = self._provider.check(planned) if isinstance(self._provider, optional.Checks) else ()
+        return [*filter(None, refused.values()), *faults]
+
+    def _refused(self, address: Address, inputs: Mapping[str, Any]) -> PermanentError | None:
+        """The error of a node whose identity the operator's policy does not allow."""
+        identity = inputs.get("identity")
+        if not identity or not (why := self._policy.refused_identity(str(identity))):
+            return None
+        hint = "a policy may allow it (`identities`): docs/security.md"
+        return PermanentError(PermanentKind.INVALID, f"{address}: {why}", about="identity", hint=hint)
 
     @timed
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
@@ -264,6 +277,8 @@ class BackendClient:
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
+        if refused := self._refused(address, inputs):
+            raise refused
         self._fence()
         names = names_at_backend(address, inputs, token, needs)
         if names is None:

@@ -284,6 +284,7 @@ class Backends:
                 fence=lambda: writer.changing() if (writer := self._writer()) else None,
                 learn=lambda newest: (writer := self._writer()) is not None and writer.learn(newest),
                 backend=name,
+                policy=self._policy,
             )
         except UnknownProviderError as error:
             raise PermanentError(PermanentKind.NOT_FOUND, str(error), hint=error.hint) from None

@@ -85,6 +85,7 @@ class NodeInputs(OfferInputs):
     protected: bool = False
     """The project's `limits.protected` names it, or its fleet."""
     reservation: str | None = None
+    identity: str | None = None
     idle_duration: str | None = None
     """Its fleet's, if that is not the usual one."""
 

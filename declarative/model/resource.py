@@ -561,5 +561,6 @@ def fleet_marks(fleet: Fleet) -> dict[str, Any]:
         "env": dict(fleet.env),
         "prevent_destroy": fleet.prevent_destroy,
         "reservation": fleet.reservation,
+        "identity": fleet.identity,
         "idle_duration": None if usual else str(fleet.idle_duration.plain()),
     }

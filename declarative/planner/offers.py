@@ -30,7 +30,7 @@ def allowed_backends(desired: Desired, fleet: Fleet) -> tuple[str, ...]:
     """The backends that a fleet may use: those it names, else all that launch, else `local`."""
     if fleet.exists:
         return (backend_of(fleet),)
-    no = (*EXISTING, LOCAL) if fleet.reservation else EXISTING
+    no = (*EXISTING, LOCAL) if fleet.reservation or fleet.identity else EXISTING
     launching = sorted(name for name, backend in desired.backends.items() if backend.provider not in no)
     return tuple(map(str, fleet.backends)) or tuple(launching) or (LOCAL,)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -47,13 +47,8 @@ def _may_answer(seen: Seen) -> bool:
     )
 
 
-def _reserving(wanted: Mapping[Address, Mapping[str, Any]]) -> list[Address]:
-    """The first node of each fleet that names a reservation."""
-    first: dict[str, Address] = {}
-    for address, inputs in wanted.items():
-        if address.kind == "node" and (node := inputs_of("node", inputs)).reservation:
-            first.setdefault(node.fleet, address)
-    return list(first.values())
+ABILITIES = {"reservation": "capacity reservations", "identity": "identities for its nodes"}
+"""The fields of a node that few drivers support, and what these have."""
 
 
 def _together(cloud: Readiness, own: Readiness | None) -> Readiness:
@@ -76,8 +71,8 @@ class Cloud:
     ADOPTS_INSTANCES = False
     """The same for instances."""
 
-    RESERVES = False
-    """Whether the cloud has capacity reservations that the driver supports."""
+    CAN: frozenset[str] = frozenset()
+    """The `ABILITIES` that the cloud has and the driver supports."""
 
     def __init__(
         self,
@@ -135,8 +130,8 @@ class Cloud:
     ) -> Mapping[str, Any]:
         match address.kind:
             case "node":
-                if inputs_of("node", inputs).reservation and not self.RESERVES:
-                    raise self._unreserved(address)
+                for fault in self._unable(address, inputs):
+                    raise fault
                 if is_adopted(inputs) and not self.ADOPTS_INSTANCES:
                     raise self._unadopted(address)
                 return self._nodes.create(address, token, inputs)
@@ -152,9 +147,9 @@ class Cloud:
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """The faults of fields that this cloud does not support, once for each fleet."""
-        faults: list[ProviderError] = []
-        if not self.RESERVES:
-            faults += map(self._unreserved, _reserving(wanted))
+        nodes = ((a, i) for a, i in wanted.items() if a.kind == "node")
+        first = {str(i.get("fleet")): (a, i) for a, i in reversed([*nodes])}
+        faults: list[ProviderError] = [f for a, i in first.values() for f in self._unable(a, i)]
         adopts = {"volume": self.ADOPTS, "node": self.ADOPTS_INSTANCES}
         faults += [self._unadopted(a) for a, i in wanted.items() if is_adopted(i) and not adopts[a.kind]]
         if any(address.kind == "node" and not is_adopted(i) for address, i in wanted.items()):
@@ -178,10 +173,13 @@ class Cloud:
         summary = f"the driver `{self._config.driver}` does not list {what} that others made"
         raise PermanentError(PermanentKind.INVALID, summary, hint="docs/import.md names those that do")
 
-    def _unreserved(self, address: Address) -> PermanentError:
-        summary = f"{address}: the driver `{self._config.driver}` has no capacity reservations"
-        hint = "remove the fleet's `reservation`, or name a backend of EC2, GCE or Azure under `backends`"
-        return PermanentError(PermanentKind.INVALID, summary, about="reservation", hint=hint)
+    def _unable(self, address: Address, inputs: Mapping[str, Any]) -> Iterator[PermanentError]:
+        """The faults of the fields of a node that need an ability that the driver lacks."""
+        for name, what in ABILITIES.items():
+            if inputs.get(name) and name not in self.CAN:
+                summary = f"{address}: the driver `{self._config.driver}` has no {what}"
+                hint = f"remove the fleet's `{name}`, or name a backend of EC2, GCE or Azure under `backends`"
+                yield PermanentError(PermanentKind.INVALID, summary, about=name, hint=hint)
 
     @asked
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:

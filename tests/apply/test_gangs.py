@@ -21,7 +21,8 @@ from declarative.planner.hosts import no_meeting
 from declarative.provider import TransientError, TransientKind
 from declarative.store import open_store
 from tests.support.cli import fleet, hold, lines, task, until
-from tests.support.killing import Kill, die, fork, warm_up
+from tests.support.forked import warm_up
+from tests.support.killing import Kill, die, fork
 from tests.support.model import of_node, of_reservation
 
 

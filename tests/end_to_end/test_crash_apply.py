@@ -13,6 +13,7 @@ import pytest
 
 from declarative.store import StateError, open_store
 from tests.providers.cloud.run import RunningCloud
+from tests.support.forked import warm_up
 from tests.support.killing import (
     APPLY,
     GROUPED,
@@ -25,7 +26,6 @@ from tests.support.killing import (
     at_each_group,
     at_each_write,
     steps,
-    warm_up,
 )
 
 pytestmark = pytest.mark.slow

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.cli import COMMAND, clean_env, ended, until
+from tests.support.forked import warm_up
 from tests.support.killing import (
     APPLY,
     Chain,
@@ -15,7 +16,6 @@ from tests.support.killing import (
     at_each_finish,
     at_each_group,
     steps,
-    warm_up,
 )
 
 postgres = pytest.importorskip("tests.support.postgres", reason="no psycopg here", exc_type=ImportError)

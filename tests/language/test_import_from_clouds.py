@@ -16,7 +16,7 @@ from tests.providers.ec2.proxy import Line
 from tests.providers.ec2.server import AMI
 from tests.providers.openstack import run as on_openstack
 from tests.providers.openstack.server import REGION, SmallCloud
-from tests.support import killing
+from tests.support import forked, killing
 from tests.support.cli import volume
 
 MANY = 60
@@ -353,7 +353,7 @@ def test_an_apply_that_is_killed_is_taken_up_again(project, cloud):
     before = cloud.all()
     project.declare(cloud.backend(), file="backend.yaml")
     imported(project, cloud, "--tag", "team=ml")
-    killing.warm_up()
+    forked.warm_up()
     apply = ("apply", "--auto-approve", "--parallelism=1")
     kills = [killing.Kill(when, step) for step in (1, 2, 5) for when in ("begin", "finish")]
     for kill in kills:

@@ -128,6 +128,7 @@ FLEETS: dict[str, tuple[Words, Words]] = {
     "env": (WEB, {**WEB, "env": {"A": "1"}}),
     "prevent_destroy": (WEB, {**WEB, "prevent_destroy": True}),
     "reservation": (WEB, {**WEB, "reservation": "cr-1"}),
+    "identity": (WEB, {**WEB, "identity": "ml-nodes"}),
     "instance_ids": (ONE, {**ONE, "instance_ids": ["i-0002"]}),
     "ssh_config.hosts.hostname": (RACK, config(hosts=["b"])),
     "ssh_config.hosts.port": (RACK, host(port=2222)),

@@ -7,7 +7,6 @@ Children are forked from here, so that what takes long, the imports, is done onc
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
 import os
@@ -22,7 +21,7 @@ from declarative import cli
 from declarative.store import Writer
 from declarative.store.commit_queue import CommitQueue
 from tests.support.cli import clean_env, fleet, lines, task, volume
-from tests.support.forked import import_all
+from tests.support.forked import warm_up
 
 GANG = """
 touch {up}-$FLEETFORM_NODE_RANK
@@ -146,8 +145,7 @@ def crash_cleanup(project: Path, step: int, when: str) -> dict[str, Any] | None:
 
 def main() -> None:
     """One line of JSON for each step, to the last one there is."""
-    import_all()
-    gc.freeze()
+    warm_up()
     root, command, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     crash = {"apply": crash_apply, "destroy": crash_destroy, "cleanup": crash_cleanup}[command]
     for step in range(1, MOST):

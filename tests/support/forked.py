@@ -20,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -51,6 +52,18 @@ LATE = (
     "sqlite3",
 )
 """What modules import only when they use it."""
+
+EVERY_KIND = """\
+{type: backend, name: lab, driver: local, regions: [here]}
+---
+{type: fleet, name: gpu, nodes: 1, resources: {cpu: 1}}
+---
+{type: volume, name: data, size: 1GB}
+---
+{type: task, name: train, commands: [x], env: {N: "${{ 1 }}"}}
+"""
+MACHINE = ("PATH", "DOCKER_HOST")
+"""Variables by which the `local` backend finds what this machine can do."""
 
 
 def can(env: Mapping[str, str], options: Mapping[str, Any]) -> bool:
@@ -215,6 +228,23 @@ def import_all() -> None:
                     importlib.import_module(module.name)
 
 
+def warm_up() -> None:
+    """Import everything, and make what each command would make for itself: the fields of records, and what
+    reads each kind of document.
+    """
+    import_all()
+    import msgspec
+
+    from declarative.language.loader import load
+
+    for record in msgspec.Struct.__subclasses__():
+        getattr(record, "__dataclass_fields__", None)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "main.yaml").write_text(EVERY_KIND)
+        load(Path(folder))
+    gc.freeze()
+
+
 def _serve(line: socket.socket) -> dict[str, Any]:
     """What to be, in each process that is forked; the one that is forked from ends with the line."""
     woken, wakes = os.pipe()
@@ -287,10 +317,15 @@ def stand_by() -> None:
 
 
 def _main() -> None:
-    import_all()
-    stand_by()
+    warm_up()
     from declarative.cli import main
+    from providers.local import machine
 
+    machine.can()
+    before = [os.environ.get(name) for name in MACHINE]
+    stand_by()
+    if before != [os.environ.get(name) for name in MACHINE]:
+        machine.can.cache_clear()
     try:
         sys.exit(main())
     except SystemExit as end:

@@ -6,7 +6,6 @@ its backend. Commands are forked from this process, so that imports are done onc
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
 import os
@@ -30,7 +29,6 @@ from declarative.store.commit_queue import CommitQueue, QueuedWrite
 from declarative.store.sql import Connection
 from tests.providers.cloud.run import PLUG, RunningCloud
 from tests.support.cli import clean_env, fleet, kill_ranks, lines, processes, task, until, volume
-from tests.support.forked import import_all
 
 MADE = ("node", "volume", "attachment")
 APPLY = ("apply", "--auto-approve", "--parallelism", "16")
@@ -41,12 +39,6 @@ DEFAULT = "sqlite:///.fleetform/state.db"
 GROUPED = ("opened", "between", "commit", "during", "committed", "told", "called", "handed")
 
 Act = Callable[[], None]
-
-
-def warm_up() -> None:
-    """What takes long, done once, before the forks."""
-    import_all()
-    gc.freeze()
 
 
 def die() -> None:
@@ -121,7 +113,7 @@ def in_a_group(when: str, step: int) -> None:
     real = CommitQueue._write
     numbers = itertools.count(1)
 
-    def write(queue: CommitQueue, writes: list[QueuedWrite]) -> QueuedWrite | None:
+    def write(queue: CommitQueue, writes: list[QueuedWrite]) -> bool:
         if is_group(writes, next(numbers), step):
             marked = writes[1] if when == "between" and len(writes) > 1 else writes[-1]
             work = marked.work

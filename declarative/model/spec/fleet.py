@@ -522,6 +522,13 @@ class Fleet:
             " on GCE a reservation's name, on Azure a group's; or a reservation of Slurm."
         ),
     ] = None
+    identity: Annotated[
+        str | None,
+        Doc(
+            "Who a node is for its cloud, so that ranks need no keys: on EC2 an instance profile (name or"
+            " ARN), on GCE a service account's e-mail, on Azure a managed identity (name or id)."
+        ),
+    ] = None
     ssh_config: Annotated[
         SshConfig | None,
         InPlace(),
@@ -589,6 +596,11 @@ class Fleet:
         if self.reservation is not None and self.spot_policy is SpotPolicy.SPOT:
             summary = "reserved capacity is not spot"
             raise BadValueError("bad-value", summary, "remove it, or the `reservation`", ("spot_policy",))
+        if self.identity is not None and not re.fullmatch(r"[!-~]{1,512}", self.identity):
+            hint = "write it as its cloud does: `ml-nodes`, `ml@project.iam.gserviceaccount.com`"
+            raise BadValueError(
+                "bad-value", f"{describe(self.identity)} is not the name of an identity", hint, ("identity",)
+            )
         if self.schedule is not None and self.schedule.stop is None:
             summary = "the `schedule` of a fleet needs a `stop`"
             raise BadValueError("missing-field", summary, 'add `stop: "0 20 * * *"`', ("schedule",))
@@ -655,6 +667,7 @@ class Fleet:
             "spot_policy": SpotPolicy.ON_DEMAND,
             "max_price": None,
             "fallback": None,
+            "identity": None,
             **({} if self.partition is not None else {"reservation": None}),
             "resources": Resources(),
         }

@@ -90,6 +90,10 @@ class OperatorPolicy:
         tuple[str, ...] | None,
         Doc("Servers that a project may name for its state; default: any, but without a password in clear."),
     ] = None
+    identities: Annotated[
+        tuple[str, ...] | None,
+        Doc("Identities that fleets may give to their nodes, `*` for any text; default: any."),
+    ] = None
     paths: Annotated[
         tuple[str, ...],
         Doc("Folders and files for ssh's files, besides the project and `~/.ssh`."),
@@ -133,6 +137,12 @@ class OperatorPolicy:
             return None
         by = "the operator's policy does not let it have" if self.credentials is not None else "is not given"
         return f"the driver `{driver}` {by} the variable `{variable}`"
+
+    def refused_identity(self, identity: str) -> str | None:
+        """Why nodes may not get an identity; None if allowed."""
+        if self.identities is None or any(fnmatchcase(identity, pattern) for pattern in self.identities):
+            return None
+        return f"the operator's policy does not allow the identity `{identity}`"
 
     def refused_state(self, host: str) -> str | None:
         """Why a project's state may not be kept on a server; None if allowed."""

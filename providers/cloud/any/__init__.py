@@ -369,7 +369,7 @@ class AnyCloud(Cloud):
             *super().check(wanted),
             *(checks.unfit_volumes(self._disks.seen, wanted) if self.ADOPTS else ()),
         ]
-        if self.RESERVES:
+        if "reservation" in self.CAN:
             made = (inputs_of("node", inputs) for address, inputs in wanted.items() if address.kind == "node")
             nodes = [node for node in made if node.instance_id is None]
             kinds = {tuple(str(getattr(node, key)) for key in self.KIND): node for node in nodes}

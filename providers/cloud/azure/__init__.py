@@ -30,6 +30,7 @@ from providers.cloud.azure.bodies import address_body, disk_body, interface_body
 from providers.cloud.azure.offers import Proximity, Reservations
 from providers.cloud.bad_answers import asked
 from providers.cloud.placement_groups import Reserved
+from providers.cloud.provider import ABILITIES
 
 DISKS = "2023-10-02"
 NETWORK = "2023-11-01"
@@ -385,7 +386,7 @@ class Azure(TaggedCloud):
     clouds. Zones are written `eastus-1`, and `network.subnets` maps a zone or a region to `network/subnet`.
     """
 
-    RESERVES = True
+    CAN = frozenset(ABILITIES)
 
     def __init__(self, config: Config) -> None:
         self._resources = Account(config, lambda account, _: AzureSite(account))

@@ -119,10 +119,17 @@ def machine_body(account: Account, wanted: Wanted, name: str, interface: str) ->
         inner["proximityPlacementGroup"] = {"id": path_of(account, wanted.group)}
     if wanted.reserved:
         inner |= wanted.reserved.body
+    who = {}
+    if identity := wanted.mark.node.identity:
+        if not identity.startswith("/"):
+            kind = "Microsoft.ManagedIdentity/userAssignedIdentities"
+            identity = f"{account.root(account.group)}/providers/{kind}/{identity}"
+        who = {"identity": {"type": "UserAssigned", "userAssignedIdentities": {identity: {}}}}
     return {
         "location": wanted.region,
         "tags": dict(wanted.tags),
         **_zones(wanted),
+        **who,
         "properties": inner,
     }
 

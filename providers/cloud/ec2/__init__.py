@@ -28,7 +28,7 @@ from providers.cloud.ec2.account import Account, disk_of
 from providers.cloud.ec2.capacity import Capacity, Ec2Keys, Groups, Networks
 from providers.cloud.ec2.region import VALUES, Region, endpoint
 from providers.cloud.ec2.site import IDS, Ec2Site
-from providers.cloud.provider import Cloud
+from providers.cloud.provider import ABILITIES, Cloud
 from providers.cloud.settings import NODE_DISK
 
 
@@ -44,7 +44,7 @@ class Ec2(TaggedCloud):
     `connect_timeout`, `root`.
     """
 
-    RESERVES = True
+    CAN = frozenset(ABILITIES)
 
     ADOPTS_INSTANCES = True
 

@@ -51,6 +51,11 @@ has its own.
 """
 
 
+def _profile(identity: str | None) -> dict[str, str] | None:
+    """An instance profile by its ARN or its name."""
+    return {"Arn" if identity.startswith("arn:") else "Name": identity} if identity else None
+
+
 class Ec2Site(Site):
     """One region."""
 
@@ -199,6 +204,7 @@ class Ec2Site(Site):
             Placement={"AvailabilityZone": wanted.zone, "GroupName": wanted.group},
             MetadataOptions={"HttpTokens": "required"},
             KeyName=wanted.key,
+            IamInstanceProfile=_profile(wanted.mark.node.identity),
             UserData=base64.b64encode(wanted.user_data.encode()).decode(),
             **wanted.ahead,
             **(wanted.reserved.body if wanted.reserved else {}),

@@ -33,6 +33,7 @@ from providers.cloud.gce.answers import (
 )
 from providers.cloud.gce.offers import Policies, Reservations, path_of
 from providers.cloud.placement_groups import Reserved
+from providers.cloud.provider import ABILITIES
 from providers.cloud.rest import pages
 from providers.cloud.settings import NODE_DISK
 
@@ -265,6 +266,10 @@ def _name(made: str) -> str:
     return made.rpartition("/")[2]
 
 
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+"""The scope of a node's service account: what it may do is up to its roles."""
+
+
 def instance_body(account: Account, wanted: Wanted, zone: str, name: str) -> dict[str, Any]:
     """The body for an instance with its marks, in one request."""
     inputs, address = wanted.mark.node, wanted.mark.address
@@ -286,6 +291,7 @@ def instance_body(account: Account, wanted: Wanted, zone: str, name: str) -> dic
         **({"tags": {"items": groups}} if groups else {}),
         **({"guestAccelerators": accelerators} if accelerators else {}),
         "scheduling": scheduling,
+        **({"serviceAccounts": [{"email": inputs.identity, "scopes": [SCOPE]}]} if inputs.identity else {}),
         **({"resourcePolicies": [f"projects/{path_of(wanted.group)}"]} if wanted.group else {}),
         **reserved,
     }
@@ -366,7 +372,7 @@ class Gce(TaggedCloud):
     by.
     """
 
-    RESERVES = True
+    CAN = frozenset(ABILITIES)
 
     def __init__(self, config: Config) -> None:
         self._project = Account(config, lambda account, _: GceSite(account))

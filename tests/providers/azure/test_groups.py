@@ -82,6 +82,21 @@ def last(web):
     return [a.body for a in web.asked if a.method == "PUT" and "/virtualMachines/" in a.path][-1]
 
 
+ELSEWHERE = "/subscriptions/s/resourceGroups/g/providers/Microsoft.ManagedIdentity/userAssignedIdentities/ml"
+
+
+@pytest.mark.parametrize("given", ["ml", ELSEWHERE])
+def test_a_node_has_the_managed_identity_of_its_fleet(web, there, given):
+    """By its name in the backend's resource group, or by its id."""
+    one = there()
+    create(one, node(identity=given))
+    kind = "Microsoft.ManagedIdentity/userAssignedIdentities"
+    full = f"{fake.BELOW}/resourceGroups/fleet-group/providers/{kind}/ml" if given == "ml" else given
+    assert last(web)["identity"] == {"type": "UserAssigned", "userAssignedIdentities": {full: {}}}
+    create(one, node(1))
+    assert "identity" not in last(web)
+
+
 def group(body):
     """The name of the group that a machine is made in; None if it is in none."""
     found = body["properties"].get(NEAR)

@@ -371,3 +371,20 @@ def test_the_wrong_account(project, line):
         assert done.err.count("[backend-unreadable]") == done.err.count(' "name": "aws"') == 1, done.err
     assert project.run("state", "pull", env=ENV).out == before
     assert project.plan(env=ENV)["drift"] == []
+
+
+def test_an_identity_that_the_policy_does_not_allow_is_refused(project, line, tmp_path):
+    """By the plan, at the fleet; and by the apply of a plan that was made where it is allowed."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("type: policy\nidentities: [ml-*]\n")
+    strict = {**ENV, "FLEETFORM_POLICY": str(policy)}
+    project.declare(backend(line.port), small(identity="admin"))
+    words = ("error[backend-refuses]", "does not allow the identity `admin`", "(`identities`)")
+    says(project.run("plan", code=1, env=strict), *words)
+    project.run("plan", "--out", "saved.plan", env=ENV)
+    done = project.run("apply", "saved.plan", code=None, env=strict)
+    assert done.code != 0
+    says(done, "does not allow the identity `admin`")
+    assert line.count("RunInstances") == 0
+    project.declare(backend(line.port), small(identity="ml-nodes"))
+    assert '"identity": "ml-nodes"' in project.run("plan", "--json", env=strict).out.replace('":"', '": "')

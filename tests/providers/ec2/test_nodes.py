@@ -533,6 +533,16 @@ def test_a_group_of_reservations_is_named_by_its_arn(tmp_path):
     assert "InstanceMarketOptions.MarketType" not in run
 
 
+ARN = "arn:aws:iam::123456789012:instance-profile/ml-nodes"
+
+
+@pytest.mark.parametrize(("identity", "key"), [(None, None), ("ml-nodes", "Name"), (ARN, "Arn")])
+def test_a_node_has_the_instance_profile_of_its_fleet(tmp_path, identity, key):
+    run = run_request(tmp_path, {"identity": identity} if identity else {})
+    asked = {k: v for k, v in run.items() if k.startswith("IamInstanceProfile")}
+    assert asked == ({f"IamInstanceProfile.{key}": identity} if identity else {})
+
+
 # ---------------------------------------------------------------------------------------------- spot
 
 

@@ -86,6 +86,15 @@ def last(web):
     return [a.body for a in web.asked if a.method == "POST" and a.path.endswith("/instances")][-1]
 
 
+def test_a_node_has_the_service_account_of_its_fleet(web, there):
+    one, email = there(), "ml@lab.iam.gserviceaccount.com"
+    create(one, node(identity=email))
+    scopes = ["https://www.googleapis.com/auth/cloud-platform"]
+    assert last(web)["serviceAccounts"] == [{"email": email, "scopes": scopes}]
+    create(one, node(1))
+    assert "serviceAccounts" not in last(web)
+
+
 def policy(body):
     """The name of the policy that an instance is made in; None if it is in none."""
     urls = body.get("resourcePolicies")

@@ -270,6 +270,7 @@ def test_offers_are_its_sizes_whose_cpus_it_tells(plain):
         ({"tags": {"a": "b"}}, "writes no tags"),
         ({"spot": True}, "no spot"),
         ({"reservation": "cr-1"}, "no capacity reservations"),
+        ({"identity": "ml-nodes"}, "no identities for its nodes"),
     ],
 )
 def test_what_it_lacks_is_refused(plain, inputs, text):

@@ -19,7 +19,8 @@ from providers.ssh.link import Link
 from tests.providers.ssh.machines import Machines, run
 from tests.providers.ssh.rack import SSH, Rack, wipe
 from tests.support.cli import hold, task, until
-from tests.support.killing import APPLY, Kill, die, fork, warm_up
+from tests.support.forked import warm_up
+from tests.support.killing import APPLY, Kill, die, fork
 
 pytestmark = pytest.mark.slow
 
