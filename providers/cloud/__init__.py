@@ -19,6 +19,7 @@ WIRED: Mapping[str, str] = {
     "openstack": "providers.cloud.openstack:OpenStack",
     "digitalocean": "providers.cloud.any.digitalocean:digital_ocean",
     "vultr": "providers.cloud.any.vultr:vultr",
+    "crusoe": "providers.cloud.any.crusoe:crusoe",
     "hyperstack": "providers.cloud.any.hyperstack:hyperstack",
     "lambda": "providers.cloud.any.lambda_cloud:lambda_cloud",
     "gce": "providers.cloud.gce:Gce",

@@ -122,8 +122,14 @@ class Rest:
         return response.object
 
 
-def link(host: Host, timeout: int) -> Any:
-    """A thread's connection to a host: libcloud's transport."""
+def link(
+    host: Host,
+    timeout: int,
+    sign: Callable[[str, str, Mapping[str, str]], Mapping[str, str]] = lambda *_: {},
+) -> Any:
+    """A thread's connection to a host: libcloud's transport. `sign` makes headers of a request's method, path
+    and parameters.
+    """
     from libcloud.common.base import Connection as Transport
     from libcloud.common.base import JsonResponse
 
@@ -136,6 +142,9 @@ def link(host: Host, timeout: int) -> Any:
 
         def morph_action_hook(self, action: str) -> str:
             return action
+
+        def pre_connect_hook(self, params: Any, headers: Any) -> tuple[Any, Any]:
+            return params, {**headers, **sign(str(self.method), str(self.action), params)}
 
     make: Any = Link
     found = make(secure=host.secure, host=host.name, port=host.port, timeout=timeout)

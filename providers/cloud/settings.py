@@ -169,6 +169,11 @@ NEEDED: Mapping[str, Mapping[str, str]] = {
         "credentials": "{key: VULTR_API_KEY}",
         "image": '"2284"',
     },
+    "crusoe": {
+        "regions": "[us-east1-a]",
+        "credentials": "{key: CRUSOE_ACCESS_KEY_ID, secret: CRUSOE_SECRET_KEY}",
+        "image": "ubuntu22.04-nvidia-sxm-docker:latest",
+    },
     "hyperstack": {
         "regions": "[CANADA-1]",
         "credentials": "{key: HYPERSTACK_API_KEY}",
@@ -194,7 +199,7 @@ def write(config: Config, field: str) -> str | None:
         return None
     others = (name for name in examples if name != field and not _has(config, name))
     # Without credentials in the YAML, these drivers find them where the clouds' own tools do.
-    finds_own = ("ec2", "lambda")
+    finds_own = ("ec2", "lambda", "crusoe")
     missing = [field, *(name for name in others if name != "credentials" or config.driver not in finds_own)]
     first, *more = (f"`{name}: {examples[name]}`" for name in missing)
     as_well = f"; missing as well: {', '.join(more)}" if more else ""

@@ -128,6 +128,7 @@ def test_each_cloud_is_shown():
         "vultr",
         "hyperstack",
         "lambda",
+        "crusoe",
     }
 
 

@@ -27,6 +27,7 @@ CLOUDS: dict[str, dict[str, Any]] = {
     "hyperstack": {"driver": "hyperstack"},
     "digitalocean": {"driver": "digitalocean"},
     "lambda": {"driver": "lambda"},
+    "crusoe": {"driver": "crusoe"},
 }
 """Names of clouds in dstack and SkyPilot, and the first fields of a `backend` document for each."""
 _OTHER_NAMES = {"do": "digitalocean", "remote": "ssh", "k8s": "kubernetes"}

@@ -27,6 +27,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "azure_arm": ("AZURE_*", "ARM_*"),
     "digitalocean": ("DIGITALOCEAN_*", "DO_*"),
     "vultr": ("VULTR_*",),
+    "crusoe": ("CRUSOE_*",),
     "hyperstack": ("HYPERSTACK_*",),
     "lambda": ("LAMBDA_*",),
 }

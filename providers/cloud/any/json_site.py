@@ -47,6 +47,7 @@ class Rest:
         rate: float | None = None,
         variable: str = "",
         secret: str | None = None,
+        bearer: bool = True,
         pace: Limiter | None = None,
         read: Callable[[Answer], ErrorInfo | None] = error_info,
     ) -> None:
@@ -54,7 +55,8 @@ class Rest:
         constructors take them. `total`, `rate` and `variable`: see `JsonSite`.
 
         `secret` is sent as a bearer token, for a cloud without a driver of libcloud's, which would send the
-        one of `credentials`. `pace` replaces the usual limiter. `read` is for errors with codes.
+        one of `credentials`; if not `bearer`, `make` knows what to do with it. `pace` replaces the usual
+        limiter. `read` is for errors with codes.
         """
         self._total = total
         config, timeout = account.config, account.timeout
@@ -77,7 +79,7 @@ class Rest:
         pace = pace or limiter(config.driver, config.backend, config.endpoint, rate=rate)
         self._rest = rest.Rest(
             Connection(driver, pace, account.scrub, read, fence=config.fence),
-            None if secret is None else lambda: key,
+            None if secret is None or not bearer else lambda: key,
         )
 
     def ask(

@@ -22,6 +22,7 @@ from declarative.model.state import Address, Record
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError, TransientError
 from providers.cloud import account, bad_answers, cloud, connection
 from providers.cloud.any import lambda_cloud
+from providers.cloud.any.crusoe import Crusoe
 from providers.cloud.any.digitalocean import DigitalOcean as Site
 from providers.cloud.any.hyperstack import Hyperstack
 from providers.cloud.bad_answers import Scrub, asked
@@ -29,6 +30,7 @@ from providers.testing import NODE, VOLUME
 from tests.providers.azure import server as fake_azure
 from tests.providers.cloud.stand_in import Clock
 from tests.providers.cloud.web import Web
+from tests.providers.crusoe import server as fake_crusoe
 from tests.providers.ec2.run import SECRETS
 from tests.providers.gce import server as fake_gce
 from tests.providers.hyperstack import server as fake_hyperstack
@@ -39,7 +41,10 @@ from tests.providers.openstack.server import REGION, SmallCloud
 from tests.support.model import of_attachment
 
 TOKEN = "dop_v1_very-secret"
-DRIVERS = ("ec2", "openstack", "gce", "azure", "digitalocean", "vultr", "hyperstack", "lambda", "linode")
+DRIVERS = (
+    *("ec2", "openstack", "gce", "azure", "digitalocean", "vultr", "hyperstack", "lambda", "crusoe"),
+    "linode",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +69,10 @@ def secrets(monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("FLEETFORM_TEST_TOKEN", TOKEN)
     monkeypatch.setenv("FLEETFORM_TEST_LAMBDA", fake_lambda.KEY)
+    monkeypatch.setenv("FLEETFORM_TEST_CRUSOE", fake_crusoe.SECRET)
     monkeypatch.setattr(Site, "settle", 0.0)
     monkeypatch.setattr(Hyperstack, "settle", 0.0)
+    monkeypatch.setattr(Crusoe, "settle", 0.0)
     for name in ("GAP", "LAUNCH_GAP"):
         monkeypatch.setattr(lambda_cloud, name, 0.0)
     monkeypatch.setattr(lambda_cloud.Lambda, "settle", 0.0)
@@ -146,6 +153,14 @@ def provider(driver: str, url: str, folder: Any, pem: str, monkeypatch: Any) -> 
         }
     if driver == "lambda":
         given = {"credentials": {"key": "FLEETFORM_TEST_LAMBDA"}, "regions": ("us-east-1",)}
+    if driver == "crusoe":
+        monkeypatch.setenv("FLEETFORM_TEST_ID", fake_crusoe.KEY_ID)
+        given = {
+            "credentials": {"key": "FLEETFORM_TEST_ID", "secret": "FLEETFORM_TEST_CRUSOE"},
+            "regions": (fake_crusoe.EAST,),
+            "image": {"*": "ubuntu22.04:latest"},
+            "options": {"project": fake_crusoe.PROJECT},
+        }
     if driver == "ec2":
         keys = dict(zip(("key", "secret"), SECRETS, strict=True))
         given = {"credentials": keys, "regions": ("us-east-1",)}
@@ -400,6 +415,7 @@ PLACES = {
     "digitalocean": {"region": "nyc3", "instance_type": "s-1vcpu-1gb"},
     "hyperstack": {"region": fake_hyperstack.REGIONS[0], "instance_type": "n3-L40x1"},
     "lambda": {"region": "us-east-1", "instance_type": "gpu_1x_a10"},
+    "crusoe": {"region": fake_crusoe.CENTRAL, "instance_type": "h100-80gb-sxm-ib.8x"},
 }
 
 
@@ -413,6 +429,8 @@ def served(driver: str) -> tuple[Any, Any]:
         return ocean, f"http://127.0.0.1:{ocean.server_address[1]}"
     if driver == "hyperstack":
         web = Web(fake_hyperstack.Hyperstack(Clock(tick=7.0), paced=False))
+    elif driver == "crusoe":
+        web = Web(fake_crusoe.Crusoe(Clock(tick=7.0)))
     elif driver == "lambda":
         lambdas = fake_lambda.Lambda(Clock(tick=60), paced=False)
         for image in lambdas.images.values():
@@ -574,6 +592,7 @@ def test_what_was_sent_is_not_shown_however_it_comes_back(tmp_path, monkeypatch,
     hidden = {
         TOKEN,
         fake_lambda.KEY,
+        fake_crusoe.SECRET,
         "very~secret.indeed",
         *state.tokens,
         *(line for key in (pem, *keys) for line in key.split()),

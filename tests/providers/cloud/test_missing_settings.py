@@ -35,6 +35,7 @@ def test_every_driver_of_ours_has_examples() -> None:
         ("vultr", "regions", ("{key: VULTR_API_KEY}", "`image: ")),
         ("hyperstack", "regions", ("{key: HYPERSTACK_API_KEY}", "`image: ")),
         ("lambda", "regions", ("`image: lambda-stack-24-04`",)),
+        ("crusoe", "regions", ("`image: ubuntu22.04-",)),
     ],
 )
 def test_a_backend_that_says_nothing(tmp_path: Any, driver: str, first: str, words: tuple[str, ...]) -> None:

@@ -34,6 +34,7 @@ Json = dict[str, Any]
 
 BASE = "/v1"
 PROJECT = "09ae8411-0fbb-411c-898c-2b8f19622ae1"
+ORGANIZATION = "ab4a6b00-aa5f-408e-a9fb-ac6de5eb45ab"
 SUBNET = "3cf2a9c5-2c5a-4a3b-8d8e-0c5a2f0e7b11"
 NETWORK = "1ce839b7-3fab-46f9-8e54-7a6bb4ac1ffc"
 FABRIC = "36c0b0d9-8b68-4869-addb-227b06b64ee0"
@@ -157,6 +158,14 @@ class Crusoe(StandIn):
         return dict(body)
 
     # ---------------------------------------------------------------------------- what there is
+
+    @route(f"GET {BASE}/organizations/projects")
+    def list_projects(self, asked: Asked) -> Answer:
+        counts = {"instances": len(self.vms), "disks": len(self.disks), "snapshots": 0, "images": 0}
+        resources = {name: {"count": count} for name, count in {**counts, "vpc_networks": 1}.items()}
+        about = {"organization_id": ORGANIZATION, "relation": "owner", "resources": resources}
+        project = {"id": PROJECT, "name": "default", **about}
+        return 200, {"items": [project] if _fits(asked, "project_name", "default") else []}
 
     @route(f"GET {BASE}/locations")
     def list_locations(self, asked: Asked) -> Answer:
