@@ -5,7 +5,8 @@ There are four ways, best first. A cloud with client tokens answers a second cre
 token: a second create is refused, and the thing of that name is adopted if it carries the token. Otherwise
 each create is preceded by a look; if the answer to an earlier create was lost, the look waits `Site.settle`
 seconds, so that a thing it made is listed by then. A thing that appears even later is noticed while the
-second one starts: the oldest is kept, and the others are deleted.
+second one starts: the oldest is kept, and the others are deleted. What an earlier command made is kept only
+after the same time: a later one, killed too, may have made another.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ _LOCKS = tuple(threading.Lock() for _ in range(64))
 """One create at a time per token: a retry may start while the last try still runs."""
 _UNCERTAIN: dict[tuple[str, str], float] = {}
 """Owner and token of creates that may have succeeded, and when: by the monotonic clock."""
+_MADE: dict[tuple[str, str], float] = {}
+"""The same of creates that did succeed, or when this process saw that another had made something."""
 
 
 class Account(account.Account):
@@ -205,13 +208,22 @@ class Account(account.Account):
             return made
         key = (mark.owner, mark.token)
         with _LOCKS[hash(key) % len(_LOCKS)]:
-            if kind not in at.site.unique and key in _UNCERTAIN:
-                time.sleep(max(0.0, _UNCERTAIN[key] + at.site.settle - time.monotonic()))
+            lags = kind not in at.site.unique
+            if lags:
+                self._settle(at.site, key)
             found = look_up(look) if key in _UNCERTAIN else look()
             if not found:
                 return self._made(at, mark, partial(make, prepare()), look)
+            if lags and key not in _MADE | _UNCERTAIN:
+                _MADE[key] = time.monotonic()
+                self._settle(at.site, key)
             _UNCERTAIN.pop(key, None)
             return self._checked(found[0], mark)
+
+    def _settle(self, site: Site, key: tuple[str, str]) -> None:
+        """Wait until all that was made for a create is listed."""
+        if times := [known[key] for known in (_UNCERTAIN, _MADE) if key in known]:
+            time.sleep(max(0.0, max(times) + site.settle - time.monotonic()))
 
     def _made(self, at: At, mark: Mark, make: Callable[[], T], look: Callable[[], Sequence[T]]) -> T:
         """The thing that is made now. Its key stays in `_UNCERTAIN` as long as the outcome is unknown."""
@@ -236,6 +248,7 @@ class Account(account.Account):
             _UNCERTAIN[key] = time.monotonic()
             summary = f"{self.CLOUD} answered with {made.id}, which is not what was asked for"
             raise TransientError(TransientKind.AMBIGUOUS, summary, about=made.id)
+        _MADE[key] = time.monotonic()
         _UNCERTAIN.pop(key, None)
         return made
 

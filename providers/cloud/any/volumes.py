@@ -78,9 +78,11 @@ class SiteVolumes:
         disk = self._account.create_once("disk", at, mark, lambda: wanted, at.site.make, look)
         if not at.lists and not at.site.client_token and not disk.busy and not disk.broken:
             return disk
-        unseen, about = 0, str(mark.address)
-        for pause in waits(f"{disk.id} is still being made", about):
+        made, unseen, about = disk.id, 0, str(mark.address)
+        for pause in waits(f"{made} is still being made", about):
             found = look_up(partial(self._look, at, disk, mark, pause))
+            if found and made not in {one.id for one in found}:
+                continue  # an earlier try's is listed first: the one made now would be left behind
             unseen = 0 if found else unseen + 1
             disk = found[0] if found else disk
             if at.site.client_token and (unseen > SURE or disk.gone):
@@ -95,7 +97,7 @@ class SiteVolumes:
                 raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=disk.zone or disk.region)
             if found and (at.site.client_token or not (disk.busy and not disk.on)):
                 for extra in found[1:]:
-                    at.site.remove(extra)
+                    if_there(at.site.remove, extra)
                 return disk
         raise AssertionError("pauses end with a fault")
 

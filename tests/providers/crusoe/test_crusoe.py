@@ -69,6 +69,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(account, "time", time)
     monkeypatch.setattr(any_account, "time", time)
     monkeypatch.setattr("providers.cloud.any.time", time)
+    monkeypatch.setattr("providers.cloud.any.volumes.time", time)
     return made
 
 
