@@ -123,7 +123,7 @@ def test_what_a_cloud_has_not_the_plan_says():
         (str(VOLUME.address), "volume_id"),
     ]
     able = cloud(Parts())
-    able.ADOPTS = able.RESERVES = True
+    able.ADOPTS, able.CAN = True, frozenset({"reservation"})
     assert able.check(wanted) == []
 
 
