@@ -1,8 +1,8 @@
 """Write the SBOM of a wheel beside it, as CycloneDX: `python tools/sbom.py dist/fleetform-….whl`.
 
 What comes with the wheel is what `locks/dev.txt` names, as far as the wheel asks for it: the versions that
-this commit was tested with. Components of an extra are optional. Nothing in it is of the day or the machine:
-the same wheel, the same bytes.
+this commit was tested with. Components of an extra are optional, and left out if they are not in the lock.
+Nothing in it is of the day or the machine: the same wheel, the same bytes.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def sbom(wheel: Path, lock: str) -> dict[str, Any]:
     locked = read_lock(lock)
     needs = {n: sorted(m for m, other in locked.items() if n in other["via"]) for n in locked}
     always, optional = asked_for(metadata)
+    optional = [n for n in optional if n in locked]
     required = _below(always, needs)
     packages = sorted(required | _below(optional, needs))
     sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()

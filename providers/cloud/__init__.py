@@ -22,6 +22,7 @@ WIRED: Mapping[str, str] = {
     "crusoe": "providers.cloud.any.crusoe:crusoe",
     "hyperstack": "providers.cloud.any.hyperstack:hyperstack",
     "lambda": "providers.cloud.any.lambda_cloud:lambda_cloud",
+    "nebius": "providers.cloud.any.nebius:nebius",
     "gce": "providers.cloud.gce:Gce",
     "azure": "providers.cloud.azure:Azure",
     "azure_arm": "providers.cloud.azure:Azure",  # libcloud's name for it

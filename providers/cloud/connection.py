@@ -49,6 +49,11 @@ class _Late(threading.local):
 _late = _Late()
 
 
+def fence_late() -> None:
+    """Ask the running call's fence. For a transport of another kind: just before it sends a request."""
+    _late.fence()
+
+
 class Connection:
     """Requests to one API. Safe to use from many threads."""
 
@@ -254,7 +259,7 @@ def _asking(pool: Any) -> Any:
     def request(connection: Any, *args: Any, **given: Any) -> Any:
         if connection.sock is None:
             connection.connect()
-        _late.fence()
+        fence_late()
         return real.request(connection, *args, **given)
 
     asking = type(real.__name__, (real,), {"request": request})

@@ -184,6 +184,12 @@ NEEDED: Mapping[str, Mapping[str, str]] = {
         "credentials": "{key: LAMBDA_API_KEY}",
         "image": "lambda-stack-24-04",
     },
+    "nebius": {
+        "regions": "[eu-north1]",
+        "credentials": "{key: NEBIUS_SERVICE_ACCOUNT}",
+        "image": "ubuntu24.04-cuda12",
+        "options": "{project: project-…}",
+    },
 }
 """Driver → field → an example. `credentials` name environment variables."""
 _CHOICES = {"options": ("resource_group", "project", "project_id")}
@@ -199,7 +205,7 @@ def write(config: Config, field: str) -> str | None:
         return None
     others = (name for name in examples if name != field and not _has(config, name))
     # Without credentials in the YAML, these drivers find them where the clouds' own tools do.
-    finds_own = ("ec2", "lambda", "crusoe")
+    finds_own = ("ec2", "lambda", "crusoe", "nebius")
     missing = [field, *(name for name in others if name != "credentials" or config.driver not in finds_own)]
     first, *more = (f"`{name}: {examples[name]}`" for name in missing)
     as_well = f"; missing as well: {', '.join(more)}" if more else ""

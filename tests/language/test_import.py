@@ -161,7 +161,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 
 CLOUDS_OF_SKY = (
-    *("k8s/prod", "kubernetes", "runpod", "oci", "nebius", "cudo", "paperspace", "vast", "ibm"),
+    *("k8s/prod", "kubernetes", "runpod", "oci", "cudo", "paperspace", "vast", "ibm"),
     *("fluidstack", "scp", "vsphere", "hyperbolic", "seeweb", "no-such"),
 )
 

@@ -129,6 +129,7 @@ def test_each_cloud_is_shown():
         "hyperstack",
         "lambda",
         "crusoe",
+        "nebius",
     }
 
 

@@ -28,6 +28,7 @@ CLOUDS: dict[str, dict[str, Any]] = {
     "digitalocean": {"driver": "digitalocean"},
     "lambda": {"driver": "lambda"},
     "crusoe": {"driver": "crusoe"},
+    "nebius": {"driver": "nebius"},
 }
 """Names of clouds in dstack and SkyPilot, and the first fields of a `backend` document for each."""
 _OTHER_NAMES = {"do": "digitalocean", "remote": "ssh", "k8s": "kubernetes"}

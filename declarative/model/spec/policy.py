@@ -30,6 +30,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "crusoe": ("CRUSOE_*",),
     "hyperstack": ("HYPERSTACK_*",),
     "lambda": ("LAMBDA_*",),
+    "nebius": ("NEBIUS_*",),
 }
 """The variables that each driver's own tools use. Any other driver has those that begin with its name."""
 

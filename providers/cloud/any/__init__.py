@@ -1,5 +1,5 @@
 """Any driver of libcloud's, by its abilities, and the drivers with their own code: `digitalocean`, `vultr`,
-`hyperstack`, `lambda`.
+`hyperstack`, `lambda`, `nebius`.
 
 `site.Site` defines what a cloud must be able to do. Each driver has a class for it; for all others it is
 `libcloud_site.LibcloudSite`, with libcloud's own methods. This module has the calls for nodes (see

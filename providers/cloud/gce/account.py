@@ -6,7 +6,6 @@ keep tokens in the home folder. Here, any other key is an error, and the token s
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import time
@@ -17,9 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from declarative.model.inputs import PlacedInputs
@@ -29,7 +26,7 @@ from providers.cloud import settings
 from providers.cloud.any.rest_account import RestAccount
 from providers.cloud.any.site import Site
 from providers.cloud.gce.answers import error_info
-from providers.cloud.rest import Form, Rest, Tokens
+from providers.cloud.rest import Form, Rest, Tokens, signed
 
 ENDPOINT = "https://compute.googleapis.com"
 OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(
@@ -166,7 +163,6 @@ def _refused(summary: str) -> PermanentError:
 def assertion(account: ServiceAccount, now: float | None = None) -> str:
     """A signed request for a token (RFC 7523)."""
     issued = int(time.time() if now is None else now)
-    head = {"alg": "RS256", "typ": "JWT", **({"kid": account.key_id} if account.key_id else {})}
     claims = {
         "iss": account.email,
         "scope": SCOPE,
@@ -174,9 +170,4 @@ def assertion(account: ServiceAccount, now: float | None = None) -> str:
         "iat": issued,
         "exp": issued + LIFE,
     }
-    text = b".".join(_encoded(json.dumps(part, sort_keys=True).encode()) for part in (head, claims))
-    return (text + b"." + _encoded(account.signer.sign(text, PKCS1v15(), SHA256()))).decode()
-
-
-def _encoded(data: bytes) -> bytes:
-    return base64.urlsafe_b64encode(data).rstrip(b"=")
+    return signed({"kid": account.key_id} if account.key_id else {}, claims, account.signer)

@@ -10,7 +10,7 @@ import pytest
 
 from declarative.provider import PermanentError
 from providers.cloud import WIRED, account, cloud, settings
-from providers.cloud.any import libcloud_site
+from providers.cloud.any import libcloud_site, nebius
 from providers.cloud.azure import account as azure
 from providers.cloud.ec2 import account as ec2
 from providers.cloud.gce import account as gce
@@ -36,6 +36,7 @@ def test_every_driver_of_ours_has_examples() -> None:
         ("hyperstack", "regions", ("{key: HYPERSTACK_API_KEY}", "`image: ")),
         ("lambda", "regions", ("`image: lambda-stack-24-04`",)),
         ("crusoe", "regions", ("`image: ubuntu22.04-",)),
+        ("nebius", "regions", ("`image: ubuntu24.04-cuda12`", "`options: {project: ")),
     ],
 )
 def test_a_backend_that_says_nothing(tmp_path: Any, driver: str, first: str, words: tuple[str, ...]) -> None:
@@ -50,7 +51,14 @@ def test_a_backend_that_says_nothing(tmp_path: Any, driver: str, first: str, wor
 
 @pytest.mark.parametrize(
     ("driver", "module"),
-    [("ec2", ec2), ("openstack", openstack), ("gce", gce), ("azure", azure), ("others", libcloud_site)],
+    [
+        ("ec2", ec2),
+        ("openstack", openstack),
+        ("gce", gce),
+        ("azure", azure),
+        ("nebius", nebius),
+        ("others", libcloud_site),
+    ],
 )
 def test_every_option_is_told_of(driver: str, module: Any) -> None:
     """In the table at the end of docs/clouds.md, and none that there is not."""
