@@ -265,15 +265,15 @@ class Pairs(Keys, ABC, Generic[R, T]):
         key.
         """
         with self._turn:
+            self.before(region)
             login = self._made()
-            self._before(region)
             if region.name not in self._there:
                 self._have(region, login)
                 self._there.add(region.name)
             return login
 
-    def _before(self, region: R) -> None:
-        """A check of a key that was made just now, before anything else is."""
+    def before(self, region: R) -> None:
+        """A check before a key is made."""
 
     def _have(self, region: R, login: Login) -> None:
         """Make the pair in a region, if missing; `PermanentError` as above."""

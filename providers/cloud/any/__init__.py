@@ -65,7 +65,7 @@ class SiteNodes:
     def listed(self, *, address: str | None = None) -> list[Machine]:
         """All of ours that are alive, at all sites, without duplicates of one create."""
         narrow = {} if address is None else {"address": address}
-        return first_of_each(self._account.each(lambda at: at.machines_with(**narrow)))
+        return self._account.each(lambda at: first_of_each(at, at.machines_with(**narrow)))
 
     def candidates(self, address: Address, token: str) -> list[Machine]:
         """A machine that never ran does not count: its create deletes it."""
@@ -190,6 +190,7 @@ class SiteNodes:
     def _running(self, at: At, machine: Machine, mark: Mark) -> Machine:
         """The machine once it runs. A machine that fails, and a duplicate, is deleted."""
         about, made = machine.zone or machine.region or machine.called, machine.id
+        age = machine.age
         machine = self._account.completed(at.site, machine)
         unseen = 0
         for pause in waits(f"{machine.called} is still starting", about):
@@ -198,7 +199,7 @@ class SiteNodes:
             unseen = 0 if found else unseen + 1
             if at.site.client_token and unseen >= SURE:
                 missed = f"{machine.called} is not listed"
-                self._account.check_missed(mark.token, missed, about, age=machine.age)
+                self._account.check_missed(mark.token, missed, about, age=age)
             elif not at.lists and unseen >= SURE:
                 raise self._ended(machine, about)
             machine = found[0] if found else machine

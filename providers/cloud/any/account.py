@@ -449,8 +449,12 @@ def of_mark(things: Sequence[T], mark: Mark) -> list[T]:
     return [thing for thing in things if same(thing, mark)]
 
 
-def first_of_each(things: Sequence[T]) -> list[T]:
-    """The oldest thing of each create. `things` are sorted by age."""
+def first_of_each(at: At, things: list[T]) -> list[T]:
+    """The oldest thing of each create. `things` are sorted by age. A cloud with client tokens makes no
+    duplicates: if there are two nevertheless, both are shown.
+    """
+    if at.site.client_token:
+        return things
     out: dict[tuple[str | None, str | None], T] = {}
     for thing in things:
         have = thing.tags.get(marks.ADDRESS), thing.tags.get(marks.TOKEN)

@@ -38,7 +38,7 @@ class SiteVolumes:
 
     def listed(self, **narrow: str) -> list[Disk]:
         """All of ours, at all sites, without duplicates of one create."""
-        return first_of_each(self._account.each(lambda at: at.disks_with(**narrow)))
+        return self._account.each(lambda at: first_of_each(at, at.disks_with(**narrow)))
 
     def candidates(self, address: Address, token: str) -> Iterable[Disk]:
         found = self._account.each(lambda at: at.disks_of(address, token))
@@ -78,7 +78,7 @@ class SiteVolumes:
         disk = self._account.create_once("disk", at, mark, lambda: wanted, at.site.make, look)
         if not at.lists and not at.site.client_token and not disk.busy and not disk.broken:
             return disk
-        made, unseen, about = disk.id, 0, str(mark.address)
+        made, age, unseen, about = disk.id, disk.age, 0, str(mark.address)
         for pause in waits(f"{made} is still being made", about):
             found = look_up(partial(self._look, at, disk, mark, pause))
             if found and made not in {one.id for one in found}:
@@ -87,7 +87,7 @@ class SiteVolumes:
             disk = found[0] if found else disk
             if at.site.client_token and (unseen > SURE or disk.gone):
                 missed = f"{disk.id} is not listed"
-                self._account.check_missed(mark.token, missed, disk.zone, age=disk.age)
+                self._account.check_missed(mark.token, missed, disk.zone, age=age)
             if disk.gone:
                 summary = f"{disk.id} ended while it was made: {disk.broken or 'the reason is unknown'}"
                 raise PermanentError(PermanentKind.INVALID, summary, about=disk.zone or disk.region)

@@ -46,13 +46,12 @@ class Ec2Keys(Pairs[Region, Mapping[str, str]]):
         super().__init__(account)
         self._regions = account
 
-    def _before(self, region: Region) -> None:
+    def before(self, region: Region) -> None:
         """Nodes in another region may have a key that is on another machine."""
-        if not self._fresh or self._there:
+        if self._login or self.given or self.file.exists():
             return
         for name in self._regions.regions():
             if name != region.name and self._asked(self._regions.region(name)):
-                self._delete_new_key()
                 raise self._missing(f", and nodes in {name} were made with one")
 
     def _asked(self, region: Region) -> bool:

@@ -171,13 +171,17 @@ class Ec2Site(Site):
                 raise
 
     def ahead(self, node: NodeInputs) -> Mapping[str, Any]:
-        """The parameters for a node's network, market and disk: the subnet or the image may be gone."""
+        """The parameters for a node's network, market and disk: the subnet or the image may be gone, and the
+        key may be on another machine.
+        """
         name = self._region.name
-        return {
+        asked = {
             **self.network(node.zone),
             **({} if node.reservation else market(node)),
             **self._account.own_disk(name, self._account.image(name)),
         }
+        self._keys.before(self._region)
+        return asked
 
     def network(self, zone: str | None) -> Mapping[str, Any]:
         """The parameters for a node's network."""

@@ -185,6 +185,13 @@ def test_an_answer_without_the_list_says_nothing(ec2, said):
         assert caught.value.kind is TransientKind.AMBIGUOUS
 
 
+def test_two_instances_of_one_token_are_both_shown(ec2):
+    """EC2 makes no second one while it knows the token. If there is one nevertheless, it costs money."""
+    said = answer("DescribeInstances", reservations(*(instance(f"i-0000000{i}", OURS) for i in (1, 2))))
+    there, _ = ec2(DescribeInstances=said, DescribeVolumes=NO_VOLUMES)
+    assert [thing.outputs["id"] for thing in there.inventory()] == ["i-00000001", "i-00000002"]
+
+
 def test_namespaces_do_not_matter(ec2):
     """Clouds that speak EC2's protocol have others."""
     said = answer("DescribeInstances", reservations(instance("i-00000001", OURS)), "urn:another")
@@ -501,17 +508,19 @@ def test_a_volume_that_was_removed_uses_its_token_up(ec2, monkeypatch, made, sec
 
 
 @pytest.mark.parametrize(
-    ("state", "kind", "words", "ends"),
+    ("state", "made", "kind", "words", "ends"),
     [
-        ("error", PermanentKind.NO_CAPACITY, "failed while it was made: EC2 says `error`", 1),
-        ("deleting", PermanentKind.INVALID, "check the right to use its encryption key", 0),
+        ("error", "", PermanentKind.NO_CAPACITY, "failed while it was made: EC2 says `error`", 1),
+        ("deleting", "", PermanentKind.INVALID, "check the right to use its encryption key", 0),
+        ("deleting", "2020-01-01T00:00:00.000Z", PermanentKind.USED_UP, "what was made is gone", 0),
     ],
+    ids=["failed", "its key", "deleted long after"],
 )
-def test_a_volume_that_fails_while_it_is_made_is_not_left(ec2, state, kind, words, ends):
+def test_a_volume_that_fails_while_it_is_made_is_not_left(ec2, state, made, kind, words, ends):
     """Its create says why; nothing is attached to what can never be used."""
     item = volume("vol-00000001", DISK_MARK, "creating").removeprefix("<item>")[:-7]
     there, server = ec2(
-        CreateVolume=answer("CreateVolume", item),
+        CreateVolume=answer("CreateVolume", f"{item}<createTime>{made}</createTime>"),
         DescribeVolumes=disks(volume("vol-00000001", DISK_MARK, state)),
         DeleteVolume=answer("DeleteVolume", "<return>true</return>"),
     )

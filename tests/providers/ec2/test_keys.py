@@ -150,7 +150,8 @@ def create(folder, more=None, **settings):
         try:
             login = there._keys.ensure(there._account.region(REGION))
             mark = there._account.mark(NODE, TOKEN, INPUTS)
-            there._node_calls._launch(there._account.at(REGION), mark, mark.node)
+            at, calls = there._account.at(REGION), there._node_calls
+            calls._launch(at, mark.node, calls._wanted(at, mark, mark.node))
         finally:
             server.shutdown()
         return login, {a["Action"]: a for a in server.asked}
@@ -199,6 +200,17 @@ def test_a_key_is_not_made_where_another_region_has_nodes_with_one(tmp_path):
         create(tmp_path, {"DescribeKeyPairs": pair}, regions=two)
     assert not (tmp_path / ".fleetform" / "keys" / "ours").exists()
     assert create(tmp_path, {"DescribeKeyPairs": refusal("OptInRequired")}, regions=two)
+
+
+def test_no_key_is_left_while_another_region_does_not_answer(tmp_path):
+    """The next create, perhaps of another process, would take it for the one that all nodes have."""
+    busy = {"DescribeKeyPairs": refusal("InternalError", status=500)}
+    with Scripted(lambda asked: asked_for(asked, **busy)) as server:
+        there = provider(server.port, tmp_path, "ours", regions=(REGION, "us-west-2"))
+        with pytest.raises(TransientError):
+            there.create(NODE, TOKEN, INPUTS, {})
+        assert "ImportKeyPair" not in {a["Action"] for a in server.asked}
+    assert not (tmp_path / ".fleetform" / "keys" / "ours").exists()
 
 
 def test_a_pair_that_is_not_listed_yet_is_waited_for(tmp_path):
