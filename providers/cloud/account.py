@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from declarative.model.schema import BadValueError
 from declarative.model.spec.backend import ANYWHERE, ImageFilter, Reach
@@ -269,7 +268,6 @@ def gibibytes(address: Address, size: object) -> int:
 
 
 P = TypeVar("P")
-R = TypeVar("R")
 
 
 def side_by_side(places: Sequence[P], look: Callable[[P], Sequence[T]]) -> list[T]:
@@ -298,41 +296,3 @@ def region_name(account: Account, name: object) -> str:
         summary = f"backend {account.config.backend}: the region is not named"
         raise PermanentError(PermanentKind.INVALID, summary, about="region")
     return name
-
-
-class RegionalAccount(Account, ABC, Generic[R]):
-    """The regions of a backend, of type `R`. Each is opened when first used."""
-
-    def __init__(self, config: Config, options: Mapping[str, type | tuple[type, ...]]) -> None:
-        super().__init__(config, options)
-        self._made: dict[str, R] = {}
-        self._turn = threading.Lock()
-
-    @abstractmethod
-    def make(self, name: str) -> R:
-        """Open a region. The credentials are read with the first one."""
-
-    def region(self, name: object) -> R:
-        """One region; `PermanentError` if none is named."""
-        key = region_name(self, name)
-        with self._turn:
-            if key not in self._made:
-                self._made[key] = self.make(key)
-            return self._made[key]
-
-    def regions(self) -> list[R]:
-        """All regions where things of ours may be."""
-        return [self.region(name) for name in region_names(self)]
-
-    def each(self, look: Callable[[R], Sequence[T]]) -> list[T]:
-        """What `look` finds in all regions, in parallel; a region that cannot be asked is an error."""
-        return side_by_side(self.regions(), look)
-
-    def by_region(self, records: Iterable[Record]) -> list[tuple[R, list[Record]]]:
-        """Records by their region. Records without one are left out."""
-        found: dict[str, list[Record]] = {}
-        for record in records:
-            name = record.outputs.get("region") or getattr(record.typed, "region", None)
-            if name:
-                found.setdefault(str(name), []).append(record)
-        return [(self.region(name), found[name]) for name in sorted(found)]

@@ -330,8 +330,13 @@ class Pairs(Keys, ABC, Generic[R, T]):
         is `living`. An `ending` call gets transient faults of that.
         """
         self._last.enter(region.name)
+        if ending:
+            self.left(region)
         try:
             yield
+        except PermanentError:
+            self.left(region)
+            raise
         finally:
             if self._last.leave(region.name):
                 # The call itself has succeeded or has its own error.

@@ -13,15 +13,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from declarative.model.inputs import NodeInputs
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, Readiness
-from declarative.provider import Ended, PermanentKind, ProviderError, Thing, TransientKind
+from declarative.provider import Ended, Thing
 from providers.cloud import checks, marks
 from providers.cloud.account import Account, Tagged
 from providers.cloud.checks import check_fixed, check_tags, gone
-from providers.cloud.faults import Kind, fault
 from providers.cloud.hosts import Seen
-from providers.cloud.keys import USER, Keys, user_data
 from providers.cloud.marks import Mark
-from providers.ssh.key_pairs import Login
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "resources")
 """Inputs that are fixed when the machine is made: a change needs a new machine."""
@@ -218,14 +215,3 @@ def outputs(machine: Machine) -> dict[str, Any]:
         "host_key": machine.tags.get(marks.HOST_KEY),
     }
     return {key: value for key, value in found.items() if value or key == "address"}
-
-
-def first_start(account: Account, keys: Keys, login: Login, token: str) -> tuple[dict[str, str], str]:
-    """The tags of a node with its login data, and the user data for its first start."""
-    key, user = keys.host_key(token), account.config.ssh_user or USER
-    return {marks.HOST_KEY: key.public, marks.USER: user}, user_data(user, login.public, key)
-
-
-def ended(kind: Kind, summary: str, about: str) -> ProviderError:
-    """The fault for a machine that ended while starting. It is gone; another one may succeed."""
-    return fault(PermanentKind.NO_CAPACITY if isinstance(kind, TransientKind) else kind, summary, about=about)

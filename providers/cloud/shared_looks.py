@@ -103,28 +103,3 @@ class Shared(Generic[T]):
                 self._found = tuple(self._look())
                 self._started = started
             return self._found
-
-
-class RecentLook(Generic[T]):
-    """Looks at single things in a shared listing that may have started a moment ago. Things that this process
-    changed since are looked at again.
-    """
-
-    def __init__(self, look: Callable[[], Mapping[str, T]], age: float) -> None:
-        """`look` returns things by their ids. It may have started `age` seconds ago."""
-        self._all: Shared[tuple[str, T]] = Shared(lambda: tuple(look().items()))
-        self._age = age
-        self._turn = threading.Lock()
-        self._changed: set[str] = set()
-
-    def find(self, key: str) -> T | None:
-        """The thing of that id; None if it did not exist."""
-        with self._turn:
-            changed = key in self._changed
-            self._changed.discard(key)
-        return dict(self._all.fresh(0.0 if changed else self._age)).get(key)
-
-    def changed(self, key: str) -> None:
-        """The next look at this thing must be new."""
-        with self._turn:
-            self._changed.add(key)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -33,10 +34,12 @@ from providers.cloud.any.account import (
     FINGERPRINT,
     Account,
     At,
+    duplicates,
     first_of_each,
     let_go,
     of_mark,
     rewrite,
+    same,
     take,
     written_of,
 )
@@ -61,6 +64,8 @@ class SiteNodes:
     def __init__(self, account: Account) -> None:
         self._account = account
         self._keys = account.keys
+        self._failed: dict[str, ProviderError] = {}
+        """Token → the fault of a create whose broken machine could not be ended yet."""
 
     def listed(self, *, address: str | None = None) -> list[Machine]:
         """All of ours that are alive, at all sites, without duplicates of one create."""
@@ -98,7 +103,9 @@ class SiteNodes:
         """Clouds vary in upper and lower case. The part after a `+` is not the cloud's."""
         wanted, plus, rest = made.partition("+")
         return (
-            made if machine.type.lower() == wanted.lower() else machine.type and f"{machine.type}{plus}{rest}"
+            made
+            if machine.type.lower() in (wanted.lower(), made.lower())
+            else machine.type and f"{machine.type}{plus}{rest}"
         )
 
     # ----------------------------------------------------------------------------------- adoption
@@ -123,6 +130,9 @@ class SiteNodes:
         """Return when the machine runs."""
         at = self._account.at(node.region)
         with at.site.around(node, ends=False):
+            if mark.token in self._failed:
+                self._there(at, mark, node)
+                raise self._failed.pop(mark.token)
             try:
                 machine = self._account.create_once(
                     "machine",
@@ -130,7 +140,7 @@ class SiteNodes:
                     mark,
                     partial(self._wanted, at, mark, node),
                     partial(self._launch, at, node),
-                    partial(at.machines_of, mark.address, mark.token, node),
+                    partial(self._there, at, mark, node),
                 )
             except PermanentError as error:
                 with suppress(ProviderError):  # an error about it was already reported
@@ -140,6 +150,14 @@ class SiteNodes:
                         self._drop_key(at)
                 raise
             return self._running(at, machine, mark)
+
+    def _there(self, at: At, mark: Mark, node: NodeInputs) -> list[Machine]:
+        """What earlier tries of a create made. What never ran is ended."""
+        found = at.machines_of(mark.address, mark.token, node)
+        for machine in found:
+            if machine.state is NodeState.FAILED and same(machine, mark):
+                if_there(at.site.end, machine)
+        return [machine for machine in found if machine.state is not NodeState.FAILED]
 
     def _wanted(self, at: At, mark: Mark, node: NodeInputs) -> Wanted:
         """The machine to request. All that it needs exists then."""
@@ -206,13 +224,21 @@ class SiteNodes:
             if found and made not in {one.id for one in found}:
                 continue  # an earlier try's is listed first: the one made now would be left behind
             if machine.state is NodeState.FAILED:
+                self._failed[mark.token] = self._ended(machine, about)
                 at.site.end(machine)
-            if machine.state is NodeState.FAILED or machine.gone:
+                raise self._failed.pop(mark.token)
+            if machine.gone:
                 raise self._ended(machine, about)
             if found and machine.state is not NodeState.PROVISIONING and machine.address:
-                for extra in found[1:]:
+                if not at.lists:
+                    self._account.check_answer(machine.tags, mark.token, machine.id)
+                extras = found[1:] if at.lists else duplicates(at, "machine", mark)
+                for extra in extras:
                     if_there(at.site.end, extra)
-                return machine
+                if made in {extra.id for extra in extras}:
+                    summary = f"{made} is a duplicate of {mark.address}, and is deleted"
+                    raise TransientError(TransientKind.BUSY, summary, about=str(mark.address))
+                return at.site.finish(machine)
         raise AssertionError("waits end with a fault")
 
     def _look(self, at: At, machine: Machine, mark: Mark, pause: float) -> list[Machine]:
@@ -251,7 +277,9 @@ class SiteNodes:
         found = there()
         with at.site.around(have.node, ends=True):
             for machine in found:
-                if_there(self._account.at(machine.region or have.node.region).site.end, machine)
+                outside = machine.public_address or str(have.outputs.get("public_address") or "")
+                its_site = self._account.at(machine.region or have.node.region).site
+                if_there(its_site.end, replace(machine, public_address=outside))
             if not found and (made := _id(have)):
                 at.site.clean(made)
             if found and at.lists:

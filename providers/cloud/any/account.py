@@ -59,6 +59,8 @@ U = TypeVar("U")
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
 """A machine's tag: the fingerprint of the key that may log in."""
+SURE = (TransientKind.NOT_SENT, TransientKind.BUSY, TransientKind.THROTTLED)
+"""Faults of a single request that was certainly not carried out."""
 _LOCKS = tuple(threading.Lock() for _ in range(64))
 """One create at a time per token: a retry may start while the last try still runs."""
 _UNCERTAIN: dict[tuple[str, str], float] = {}
@@ -232,7 +234,9 @@ class Account(account.Account):
             with reading():
                 made = make()
         except TransientError as error:
-            if error.kind is not TransientKind.NOT_SENT:
+            # Some sites that only list things ask for several in one create.
+            sure = (TransientKind.NOT_SENT,) if at.lists else SURE
+            if error.kind not in sure:
                 _UNCERTAIN[key] = time.monotonic()
             raise
         except PermanentError as error:
@@ -447,6 +451,17 @@ def _of_create(thing: Machine | Disk, address: Address, token: str) -> bool:
 def of_mark(things: Sequence[T], mark: Mark) -> list[T]:
     """The things of the create with this mark, in the order given."""
     return [thing for thing in things if same(thing, mark)]
+
+
+def duplicates(at: At, kind: What, mark: Mark) -> list[Any]:
+    """All but the oldest of one create's things at a site that finds them by their ids. Everyone who looks
+    sees the same.
+    """
+    if at.site.client_token or kind in at.site.unique:
+        return []
+    look: Callable[[Address, str], list[Any]] = at.machines_of if kind == "machine" else at.disks_of
+    found: list[Any] = look_up(lambda: look(mark.address, mark.token))
+    return found[1:]
 
 
 def first_of_each(at: At, things: list[T]) -> list[T]:

@@ -510,6 +510,14 @@ class Site(ABC):
         """Surrounds making and ending (`ends`) a machine: what machines share is deleted with the last."""
         return nullcontext()
 
+    def finish(self, machine: Machine) -> Machine:
+        """Make what a machine that runs still needs, unless an earlier try did."""
+        return machine
+
+    def disk_zone(self, asked: str | None, has: str | None) -> str | None:
+        """The zone that a disk in `has` must have to be in the zone of its inputs."""
+        return asked
+
     def clean(self, made: str) -> None:
         """Remove what may be left of a machine that does not exist, by its id."""
         return

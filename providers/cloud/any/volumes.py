@@ -15,10 +15,20 @@ from declarative.model.inputs import VolumeInputs
 from declarative.model.resource import VOLUME_ID
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState
-from declarative.provider import PermanentError, PermanentKind
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import attachment_driver, marks, volumes
 from providers.cloud.account import SURE, gibibytes, if_there, look_up, waits
-from providers.cloud.any.account import Account, At, first_of_each, let_go, of_mark, rewrite, take, written_of
+from providers.cloud.any.account import (
+    Account,
+    At,
+    duplicates,
+    first_of_each,
+    let_go,
+    of_mark,
+    rewrite,
+    take,
+    written_of,
+)
 from providers.cloud.any.site import ById, CalledDisks, Disk, Machine, Tags, Wanted, Written, claim_key
 from providers.cloud.attachment_driver import Claim, keys_of, of_tags, parse, text_of, to_tags
 from providers.cloud.checks import TOGETHER, check, gone
@@ -96,8 +106,14 @@ class SiteVolumes:
                 summary = f"{disk.id} failed while it was made: {disk.broken}"
                 raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=disk.zone or disk.region)
             if found and (at.site.client_token or not (disk.busy and not disk.on)):
-                for extra in found[1:]:
+                extras = found[1:] if at.lists else duplicates(at, "disk", mark)
+                if not at.lists:
+                    self._account.check_answer(disk.tags, mark.token, disk.id)
+                for extra in extras:
                     if_there(at.site.remove, extra)
+                if disk.id in {extra.id for extra in extras}:
+                    summary = f"{disk.id} is a duplicate of {mark.address}, and is deleted"
+                    raise TransientError(TransientKind.BUSY, summary, about=about)
                 return disk
         raise AssertionError("pauses end with a fault")
 
@@ -140,8 +156,12 @@ class SiteVolumes:
         asked = mark.volume
         places: dict[str, tuple[str | None, str | None]] = {"region": (asked.region, disk.region)}
         if self._account.TAGGED:
-            places["availability_zone"] = (asked.zone, disk.zone)
+            places["availability_zone"] = (self._at(disk).site.disk_zone(asked.zone, disk.zone), disk.zone)
+            self._account.tags(mark)  # whether the cloud takes them
         check(mark, disk.name, size=disk.size or 0, kind=disk.type or None, **places)
+        if disk.broken:
+            summary = f"{mark.address}: {disk.name} cannot be used: {disk.broken}"
+            raise PermanentError(PermanentKind.INVALID, summary, about=VOLUME_ID)
 
     def take(self, disk: Disk, mark: Mark) -> None:
         site = self._at(disk).site
@@ -193,9 +213,13 @@ class SiteVolumes:
         return None
 
     def busy(self, disk: Disk, machines: Sequence[str], *, theirs: bool) -> str:
-        if not self._at(disk).lists:
-            return "a machine is releasing it" if machines else ""
-        return f"it is {disk.state}" if disk.busy else ""
+        if not self._at(disk).lists and machines:
+            return "a machine is releasing it"
+        # The cloud does not say yet who gets it.
+        claimed = not theirs or any(key.startswith(ON) for key in disk.tags)
+        return (
+            f"it is {disk.state}" if disk.busy and claimed and not (disk.on and self._account.TAGGED) else ""
+        )
 
 
 class Volumes(volumes.Volumes[Disk]):
@@ -241,7 +265,7 @@ class SiteAttachments:
             gone=volume.gone,
             adopted=lambda: VOLUME_ID in self._account.read(volume).inputs,
             damage=f"{volume.id} is damaged: {volume.broken}" if volume.broken else "",
-            attaching=at.lists and volume.busy,
+            attaching=volume.busy and (at.lists or volume.holders is not None),
             holders=volume.holders
             or tuple(
                 _holder(volume, made, machines.get(made)) for made in dict.fromkeys((*volume.on, *also))

@@ -162,13 +162,7 @@ class Ec2Site(Site):
             self._keys.changing(region, lambda: region.has_instance(ours), ending=ends),
             self.groups.changing(node, ends=ends),
         ):
-            if ends:
-                self._keys.left(region)
-            try:
-                yield
-            except PermanentError:
-                self._keys.left(region)
-                raise
+            yield
 
     def ahead(self, node: NodeInputs) -> Mapping[str, Any]:
         """The parameters for a node's network, market and disk: the subnet or the image may be gone, and the

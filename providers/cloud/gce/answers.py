@@ -127,7 +127,7 @@ def disk(what: str, found: Mapping[str, Any]) -> Disk:
             zone=tail(found["zone"]),
             size=int(found["sizeGb"]),
             word=word,
-            busy=word != "READY",
+            busy=word in ("CREATING", "RESTORING"),
             broken="GCE says that it failed" if word == "FAILED" else None,
             gone=word == "DELETING",
             labels=disk_tags(found.get("labels") or {}),

@@ -18,20 +18,18 @@ from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
 from declarative.provider.optional import Existing
 from providers.cloud import checks
-from providers.cloud.attachments import Attachments
+from providers.cloud.any import AnyCloud
+from providers.cloud.any.site import Disk, Machine
 from providers.cloud.bad_answers import asked
 from providers.cloud.checks import is_adopted
-from providers.cloud.nodes import Nodes
-from providers.cloud.openstack import answers, names, volumes
+from providers.cloud.openstack import answers, names
 from providers.cloud.openstack.account import Account
-from providers.cloud.openstack.nodes import NovaKeys, NovaNodes
 from providers.cloud.openstack.region import Region
-from providers.cloud.openstack.volumes import CinderVolumes
+from providers.cloud.openstack.site import NovaKeys, OpenStackSite
 from providers.cloud.provider import Cloud
-from providers.cloud.volumes import Volumes
 
 
-class OpenStack(Cloud):
+class OpenStack(AnyCloud):
     """One account of an OpenStack. Secrets are read only when first needed.
 
     Credentials: `username` and `password`, or `id` and `secret` of an application credential.
@@ -49,117 +47,88 @@ class OpenStack(Cloud):
     ADOPTS = ADOPTS_INSTANCES = True
 
     def __init__(self, config: Config) -> None:
-        self._account = Account(config)
-        keys = NovaKeys(self._account)
-        self._node_calls = NovaNodes(self._account, keys)
-        self._servers = Nodes(self._account, self._node_calls, self._node_calls)
-        self._disks = Volumes(self._account, CinderVolumes(self._account))
-        self._held = Attachments(self._account, self._disks, volumes.NovaAttachments(self._account))
-        super().__init__(config, keys, self._servers, self._disks, self._held)
+        self._nova = account = Account(config, lambda region: OpenStackSite(account, region, keys))
+        account.keys = keys = NovaKeys(account)
+        super().__init__(account)
 
     @asked
     def offers(self) -> tuple[Offer, ...]:
         """The current flavors of nova."""
-        return offers(self._account)
+        return offers(self._nova)
 
     @asked
     def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
         """OpenStack has no filter for metadata: all of the project are read."""
         found = [*self.existing("node"), *self.existing("volume")]
-        return checks.others(found, self._account.owner, addresses)
+        return checks.others(found, self._nova.owner, addresses)
 
     @asked
     def starts_from(self, region: str, known: Collection[str]) -> str | None:
-        if not self._account.names_image(region):
+        if not self._nova.names_image(region):
             return None
-        image = self._account.image(region)
-        return image if image in known else names.image(self._account.region(region), image)
+        image = self._nova.image(region)
+        return image if image in known else names.image(self._nova.region(region), image)
 
     @asked
     def existing(self, kind: str, ids: Collection[str] | None = None) -> Sequence[Existing]:
-        look = existing_volumes if kind == "volume" else existing_servers
-        return self._account.each(lambda region: list(look(region, ids)))
+        """A server boots from a bootable volume."""
+
+        def look(region: Region) -> list[Existing]:
+            found = region.volumes() if kind == "volume" else region.servers()
+            return [
+                checks.existing(
+                    thing.tags,
+                    id=thing.id,
+                    name=str(thing.raw.get("name") or ""),
+                    region=region.name,
+                    zone=thing.zone,
+                    type=thing.type,
+                    state=thing.word,
+                    **_of_disk(thing),
+                )
+                for thing in found
+                if not thing.gone and (ids is None or thing.id in ids)
+            ]
+
+        return self._nova.each_region(look)
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
-        return [
-            *super().check(wanted),
-            *preflight_faults(self._account, self._node_calls, self._disks.seen, wanted),
-        ]
+        """A fault of the credentials or the connection is raised: nothing else can be checked then."""
+        faults = [*Cloud.check(self, wanted)]
+        probes: list[checks.Look] = []
+        looks: list[checks.Look] = []
+        for name, here in checks.by_region(wanted):
+            region = self._nova.region(name)
+            probes.append(partial(names.zones, region))
+            looks += self._looks(region, here)
+        return faults + checks.faults_of(probes, looks, "Policy doesn't allow")
+
+    def _looks(self, region: Region, wanted: Mapping[Address, Mapping[str, Any]]) -> Iterator[checks.Look]:
+        """What has to be there in a region for things to be made or adopted."""
+        zones: set[str] = set()
+        makes = False
+        for address, inputs in wanted.items():
+            if address.kind == "node" and is_adopted(inputs):
+                yield partial(self._nodes.seen, address, "", inputs)
+            elif address.kind == "node":
+                makes = True
+            else:
+                zones.add(inputs_of("volume", inputs).zone or "")
+                if is_adopted(inputs):
+                    yield partial(self._volumes.seen, address, "", inputs)
+        if makes:
+            yield lambda: names.image(region, self._nova.image(region.name))
+            yield partial(names.network, region, self._nova.options.get("network"))
+        for zone in sorted(zones - {""}):
+            yield partial(names.disk_zone, region, zone)
 
 
-def existing_servers(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
-    """The servers of a region that have not ended."""
-    for found in region.servers():
-        if not found.gone and (ids is None or found.id in ids):
-            yield checks.existing(
-                found.tags,
-                id=found.id,
-                name=found.name,
-                region=region.name,
-                zone=found.zone or None,
-                type=found.flavor,
-                state=found.status,
-            )
-
-
-def existing_volumes(region: Region, ids: Collection[str] | None) -> Iterator[Existing]:
-    """The volumes of a region that have not ended. A server boots from a bootable one."""
-    what = "listing volumes"
-    for item in region.pages(what, "volume", "/volumes/detail", "volumes"):
-        found = answers.volume(what, item, region.name)
-        if not found.gone and (ids is None or found.id in ids):
-            yield checks.existing(
-                found.tags,
-                id=found.id,
-                name=str(item.get("name") or ""),
-                region=region.name,
-                zone=found.zone or None,
-                type=found.type,
-                state=found.state,
-                size=found.size,
-                on=tuple(held.server for held in found.held),
-                boots=bool(found.held) and str(item.get("bootable")).lower() == "true",
-            )
-
-
-Wanted = Mapping[Address, Mapping[str, Any]]
-
-
-def preflight_faults(
-    account: Account, nodes: NovaNodes, seen: checks.Seen, wanted: Wanted
-) -> list[PermanentError]:
-    """Each fault once. A fault of the credentials or the connection is raised: nothing else can be checked
-    then.
-    """
-    probes: list[checks.Look] = []
-    looks: list[checks.Look] = []
-    for name, here in checks.by_region(wanted):
-        region = account.region(name)
-        probes.append(partial(names.zones, region))
-        looks += _looks(account, nodes, seen, region, here)
-    return checks.faults_of(probes, looks, "Policy doesn't allow")
-
-
-def _looks(
-    account: Account, nodes: NovaNodes, seen: checks.Seen, region: Region, wanted: Wanted
-) -> Iterator[checks.Look]:
-    zones: set[str] = set()
-    makes = False
-    for address, inputs in wanted.items():
-        if address.kind == "node" and is_adopted(inputs):
-            yield partial(checks.seen, account, nodes, account.mark(address, "", inputs))
-        elif address.kind == "node":
-            makes = True
-        else:
-            zones.add(inputs_of("volume", inputs).zone or "")
-            if is_adopted(inputs):
-                yield partial(seen, address, "", inputs)
-    if makes:
-        yield lambda: names.image(region, account.image(region.name))
-        yield partial(names.network, region, account.options.get("network"))
-    for zone in sorted(zones - {""}):
-        yield partial(names.disk_zone, region, zone)
+def _of_disk(thing: Machine | Disk) -> dict[str, Any]:
+    if isinstance(thing, Machine):
+        return {}
+    boots = bool(thing.on) and str(thing.raw.get("bootable")).lower() == "true"
+    return {"size": thing.size, "on": thing.on, "boots": boots}
 
 
 MODELS = (
@@ -176,7 +145,7 @@ _CLASS = re.compile(r"resources\d*:(VGPU|PGPU|CUSTOM_[A-Z0-9_]+)")
 
 def offers(account: Account) -> tuple[Offer, ...]:
     """All offers in the backend's regions and zones."""
-    return tuple(account.each(lambda region: list(_in(account, region))))
+    return tuple(account.each_region(lambda region: list(_in(account, region))))
 
 
 def _in(account: Account, region: Region) -> Iterator[Offer]:

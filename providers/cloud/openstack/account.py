@@ -1,29 +1,22 @@
-"""One account of an OpenStack: its login, regions and options, how each thing is made only once, and the
-floating addresses of nodes with `network.public_ip`.
-
-OpenStack has no client tokens, so each create is preceded by a look. A create whose answer was lost may still
-take effect for a while; only after that does a missing thing count as not made. Duplicates are deleted
-nevertheless: see `duplicates`.
+"""One account of an OpenStack: its login, regions and options, and the floating addresses of nodes with
+`network.public_ip`.
 """
 
 from __future__ import annotations
 
 import re
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from declarative.model.spec.backend import ImageFilter
-from declarative.model.state import Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks, settings
-from providers.cloud.account import RegionalAccount, if_there
-from providers.cloud.bad_answers import reading
+from providers.cloud.account import if_there, side_by_side
+from providers.cloud.any import account
+from providers.cloud.any.site import Machine, Site
 from providers.cloud.marks import Mark
 from providers.cloud.openstack import answers, names
-from providers.cloud.openstack.answers import Server
 from providers.cloud.openstack.region import Login, Region
 from providers.cloud.settings import write
 
@@ -38,6 +31,9 @@ TEXTS = (
     "floating_network",
     "key_name",
 )
+SETTLE = 10
+"""Seconds after a create without an answer until a look that finds nothing permits another create."""
+T = TypeVar("T")
 OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(TEXTS, str),
     "root_volume": int,
@@ -49,21 +45,20 @@ PASSWORD = ("username", "password")
 APPLICATION = ("id", "secret")
 """The two kinds of login: a user, or an application credential, which belongs to one project."""
 
-ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-"""The form of the ids of servers and volumes."""
 _KEY = re.compile(r"[a-zA-Z0-9_:. -]{1,255}")
 """The form of a metadata key in nova and cinder."""
 _MOST = 255
 """The most characters of a value."""
 
 
-class Account(RegionalAccount[Region]):
+class Account(account.Account):
     """The regions of a backend, and the owner whose things are looked for."""
 
     CLOUD = "OpenStack"
+    TAGGED = True
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config, OPTIONS)
+    def __init__(self, config: Config, site_of: Callable[[Region], Site]) -> None:
+        super().__init__(config, OPTIONS, lambda _, name: site_of(self._opened(name)), regional=True)
         if self.interface not in INTERFACES:
             summary = f"the option `interface` is one of {', '.join(INTERFACES)}"
             raise PermanentError(PermanentKind.INVALID, summary, about="options.interface")
@@ -71,7 +66,8 @@ class Account(RegionalAccount[Region]):
             summary = "`network.subnets` has no meaning for OpenStack: its nodes are on networks"
             hint = "write `options: {network: NAME}`"
             raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)
-        self.made_once = Once(int(self.options.get("settle", SETTLE)))
+        self.settle = float(self.options.get("settle", SETTLE))
+        self._regions: dict[str, Region] = {}
         self._login: Login | None = None
 
     @property
@@ -81,7 +77,16 @@ class Account(RegionalAccount[Region]):
 
     # ------------------------------------------------------------------------------------ regions
 
-    def make(self, name: str) -> Region:
+    def region(self, name: str) -> Region:
+        """The requests to a region."""
+        self.at(name)
+        return self._regions[name]
+
+    def each_region(self, look: Callable[[Region], Sequence[T]]) -> list[T]:
+        """What `look` finds in all regions, in parallel; a region that cannot be asked is an error."""
+        return side_by_side([self.region(name) for name in self.regions()], look)
+
+    def _opened(self, name: str) -> Region:
         application = any(key in self.config.credentials for key in APPLICATION)
         values = settings.secrets(self.config, APPLICATION if application else PASSWORD)
         # The user name is not a secret, and may be part of every message.
@@ -89,7 +94,10 @@ class Account(RegionalAccount[Region]):
         if self._login is None:
             body = {"auth": self._application(values) if application else self._user(values)}
             self._login = Login(self._endpoint(), body, self.scrub, self.timeout)
-        return Region(name, self._login, self.interface, self.scrub, self.timeout, fence=self.config.fence)
+        fence = self.config.fence
+        region = Region(name, self._login, self.interface, self.scrub, self.timeout, fence=fence)
+        self._regions[name] = region
+        return region
 
     def _endpoint(self) -> str:
         """Keystone's URL without its version, which people copy from `OS_AUTH_URL`."""
@@ -135,12 +143,6 @@ class Account(RegionalAccount[Region]):
 
     # -------------------------------------------------------------------------------------- marks
 
-    def mine(self, tags: Mapping[str, str], **more: str) -> bool:
-        """Whether metadata name us as the owner. `address` and `token` narrow it."""
-        return tags.get(marks.OWNER) == self.owner and all(
-            tags.get(marks.OURS + key) == value for key, value in more.items()
-        )
-
     def tags(self, mark: Mark) -> dict[str, str]:
         """All metadata of a thing: the user's tags, and ours."""
         users = mark.tags
@@ -154,77 +156,6 @@ class Account(RegionalAccount[Region]):
                 raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
         return {**users, **marks.written(mark)}
 
-    def retag(self, region: Region, api: str, path: str, have: Mapping[str, str], mark: Mark) -> None:
-        """Write a new mark over the one in `have`, or in its place if it was removed. May be interrupted at
-        any point, and tried again.
-        """
-        before = {} if self.has_no_owner(have) else marks.read(have, path).inputs
-        after = self.tags(mark)
-        users = [k for k in marks.tags_in(before) if k in have and k not in after]
-        region.untag(api, path, users)  # first, because only the old mark says which ones they were
-        region.tag(api, path, after)
-        rest = re.compile(re.escape(marks.INPUTS) + r"\.\d+")
-        region.untag(api, path, [k for k in have if rest.fullmatch(k) and k not in after])
-
-
-def made_id(have: Record) -> str | None:
-    """OpenStack's id in a record; None if it has no valid one."""
-    found = str(have.outputs.get("id", ""))
-    return found if re.fullmatch(ID, found) else None
-
-
-T = TypeVar("T")
-
-SETTLE = 10
-"""Seconds after a create without an answer until a look that finds nothing permits another create."""
-_LOCKS = tuple(threading.Lock() for _ in range(256))
-"""One try per token at a time, in this process."""
-
-
-class Once:
-    """Makes each thing of a backend once, by token. Safe to use from many threads."""
-
-    def __init__(
-        self,
-        settle: float = SETTLE,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._settle = settle
-        self._now = now
-        self._sleep = sleep
-        self._unsure: dict[str, float] = {}
-
-    def __call__(self, token: str, make: Callable[[], T], look: Callable[[], T | None]) -> T:
-        """The thing that `look` finds for this token, else the one that `make` makes."""
-        with _LOCKS[hash(token) % len(_LOCKS)]:
-            found = look()
-            if found is None and token in self._unsure:
-                self._sleep(max(0.0, self._unsure[token] + self._settle - self._now()))
-                found = look()
-            if found is not None:
-                return found
-            try:
-                with reading():
-                    made = make()
-            except TransientError as error:
-                if error.kind is TransientKind.AMBIGUOUS:
-                    self._unsure[token] = self._now()
-                raise
-            except PermanentError:
-                # An earlier try may be what fills the quota.
-                late = look() if token in self._unsure else None
-                if late is None:
-                    raise
-                return late
-            self._unsure.pop(token, None)
-            return made
-
-
-def duplicates(found: Sequence[T], age: Callable[[T], tuple[str, str]]) -> list[T]:
-    """All but the oldest of one create's things. The result is the same for everyone who looks."""
-    return sorted(found, key=age)[1:]
-
 
 PATH = "/v2.0/floatingips"
 
@@ -235,7 +166,7 @@ class Floating:
     def __init__(self, account: Account) -> None:
         self._account = account
 
-    def public(self, region: Region, server: Server) -> Server:
+    def public(self, region: Region, server: Machine) -> Machine:
         """The server with its public address, which is allocated if missing."""
         if not self._account.config.network.public_ip or server.public_address:
             return server
@@ -247,7 +178,7 @@ class Floating:
             raise answers.bad_answer("a floating address", "has no address")
         return replace(server, public_address=str(address))
 
-    def _make(self, region: Region, server: Server, port: str) -> dict[str, Any]:
+    def _make(self, region: Region, server: Machine, port: str) -> dict[str, Any]:
         network = names.outside(region, self._account.options.get("floating_network"))
         asked = {"floating_network_id": network, "port_id": port, "description": self._says(server)}
         what = f"a floating address for {server.name}"
@@ -255,7 +186,7 @@ class Floating:
         found = region.ask(what, "network", "POST", PATH, {"floatingip": asked}, about="network.public_ip")
         return answers.inside(what, found, "floatingip")
 
-    def _port(self, region: Region, server: Server) -> str:
+    def _port(self, region: Region, server: Machine) -> str:
         """The port of the server's address."""
         what = f"ports of {server.name}"
         found = region.ask(what, "network", "GET", "/v2.0/ports", query={"device_id": server.id})
@@ -266,16 +197,16 @@ class Floating:
         summary = f"{server.name} has no port at {server.address} yet"
         raise TransientError(TransientKind.BUSY, summary, about=server.name)
 
-    def wanted(self, server: Server) -> bool:
+    def wanted(self, server: Machine) -> bool:
         """Whether an address may have been allocated for a server."""
         return bool(self._account.config.network.public_ip or server.public_address)
 
-    def release(self, region: Region, server: Server) -> None:
+    def release(self, region: Region, server: Machine) -> None:
         """Release the addresses of a server."""
         for item in self._listed(region, description=self._says(server)):
             if_there(region.ask, "a floating address", "network", "DELETE", f"{PATH}/{item['id']}")
 
-    def _says(self, server: Server) -> str:
+    def _says(self, server: Machine) -> str:
         return f"fleetform {self._account.owner} {server.tags.get(marks.TOKEN, '')}"
 
     def _listed(self, region: Region, **query: object) -> list[dict[str, Any]]:

@@ -8,95 +8,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
-from declarative.model.record import struct
+from declarative.model.status import NodeState
 from declarative.provider import PermanentKind, TransientError, TransientKind
+from providers.cloud.any.site import Disk, Machine
 from providers.cloud.bad_answers import text_at
 from providers.cloud.faults import Answer, ErrorInfo, Kind
+from providers.cloud.hosts import Holder
 
 GONE = ("DELETED", "SOFT_DELETED")
 """States of a server that does not come back."""
-STARTING = ("BUILD",)
-"""States of a server before it runs for the first time."""
 BAD = ("error", "error_deleting", "error_extending", "error_restoring")
 """States of a volume that will not recover by itself."""
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class Server:
-    """One server."""
-
-    id: str
-    region: str
-    name: str
-    status: str
-    task: str
-    """The running operation; empty if there is none."""
-    zone: str
-    flavor: str
-    """The name of its flavor."""
-    image: str
-    """The id of its image; empty if it booted from a volume."""
-    address: str
-    public_address: str | None
-    """Nova shows a floating address late, so its absence is never certain."""
-    tags: Mapping[str, str]
-    """Its metadata."""
-    created: str
-    launched: bool
-    """Whether it ever ran."""
-    fault: str
-
-    @property
-    def gone(self) -> bool:
-        """Whether it has ended or is ending."""
-        return self.status in GONE or self.task in ("deleting", "soft-deleting")
-
-    @property
-    def why_gone(self) -> str:
-        """The running operation."""
-        return f"it is {self.task or self.status}"
-
-    @property
-    def stillborn(self) -> bool:
-        """Whether it never ran, and never will."""
-        return self.status == "ERROR" and not self.launched
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A volume on a server."""
-
-    server: str
-    device: str
-
-
-@struct(frozen=True, slots=True, kw_only=True)
-class Volume:
-    """One volume; its size is in GiB."""
-
-    id: str
-    region: str
-    state: str
-    zone: str
-    type: str
-    size: int
-    tags: Mapping[str, str]
-    """Its metadata."""
-    created: str
-    held: tuple[Held, ...] = field(default=())
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-        return self.id
-
-    @property
-    def gone(self) -> bool:
-        """Whether it has ended or is ending."""
-        return self.state in ("deleting", "deleted")
+_SERIAL = 20
+"""Characters of a volume's id in the serial number of its virtual disk."""
 
 
 def bad_answer(what: str, how: str) -> TransientError:
@@ -120,47 +46,79 @@ def listed(what: str, found: object, key: str) -> list[dict[str, Any]]:
     return items
 
 
-def server(what: str, found: Mapping[str, Any], region: str) -> Server:
-    """One server from nova's details."""
+def server(what: str, found: Mapping[str, Any], region: str) -> Machine:
+    """One server from nova's details. Nova shows a floating address late, so its absence is never certain."""
     try:
         fixed, floating = _addresses(found.get("addresses") or {})
-        return Server(
+        status, task = str(found["status"]), text_at(found, "OS-EXT-STS:task_state")
+        ran = found.get("OS-SRV-USG:launched_at") is not None
+        fault = text_at(found, "fault", "message").strip()
+        state: NodeState = NodeState.READY
+        reason: str | None = None
+        if status in GONE or task in ("deleting", "soft-deleting"):
+            state, reason = NodeState.TERMINATING, "it is being deleted"
+        elif status == "BUILD":
+            state, reason = NodeState.PROVISIONING, "it is starting"
+        elif status == "ERROR":
+            # One that ran is there, whatever it can do.
+            state = NodeState.NOT_READY if ran else NodeState.FAILED
+            reason = f"OpenStack says ERROR: {fault}" if fault else "it is in ERROR"
+        elif status != "ACTIVE":
+            state, reason = NodeState.NOT_READY, f"it is {status}"
+        return Machine(
             id=str(found["id"]),
             region=region,
             name=text_at(found, "name"),
-            status=str(found["status"]),
-            task=text_at(found, "OS-EXT-STS:task_state"),
-            zone=text_at(found, "OS-EXT-AZ:availability_zone"),
-            flavor=text_at(found, "flavor", "original_name"),
+            state=state,
+            reason=reason,
+            word=status,
+            fault=(of_fault(fault) or PermanentKind.INVALID, fault or "OpenStack does not say why"),
+            zone=text_at(found, "OS-EXT-AZ:availability_zone") or None,
+            type=text_at(found, "flavor", "original_name"),
             image=text_at(found, "image", "id"),
             address=fixed,
-            public_address=floating or None,
-            tags=_texts(found["metadata"]),
-            created=text_at(found, "created"),
-            launched=found.get("OS-SRV-USG:launched_at") is not None,
-            fault=text_at(found, "fault", "message").strip(),
+            public_address=floating,
+            labels=_texts(found["metadata"]),
+            made_at=text_at(found, "created"),
+            raw=found,
         )
     except (KeyError, TypeError, AttributeError):
         raise bad_answer(what, "has a server that cannot be read") from None
 
 
-def volume(what: str, found: Mapping[str, Any], region: str) -> Volume:
-    """One volume from cinder's details."""
+def volume(what: str, found: Mapping[str, Any], region: str) -> Disk:
+    """One volume from cinder's details.
+
+    A disk on a node reports as much of the volume's id as its bus allows: SCSI all of it, virtio the
+    beginning. Nova's name for the device is not the name on the node.
+    """
     try:
-        return Volume(
-            id=str(found["id"]),
+        made, word = str(found["id"]), str(found["status"])
+        on = tuple(str(h["server_id"]) for h in found.get("attachments") or () if h.get("server_id"))
+        return Disk(
+            id=made,
             region=region,
-            state=str(found["status"]),
-            zone=text_at(found, "availability_zone"),
+            word=word,
+            busy=word not in ("available", *BAD),
+            broken=f"cinder says `{word}`" if word in BAD else None,
+            gone=word in ("deleting", "deleted"),
+            zone=text_at(found, "availability_zone") or None,
             type=text_at(found, "volume_type"),
             size=int(found["size"]),
-            tags=_texts(found["metadata"]),
-            created=text_at(found, "created_at"),
-            held=tuple(
-                Held(server=str(h["server_id"]), device=str(h.get("device") or ""))
-                for h in found.get("attachments") or ()
-                if h.get("server_id")
+            labels=_texts(found["metadata"]),
+            made_at=text_at(found, "created_at"),
+            on=on,
+            holders=tuple(
+                Holder(
+                    machine=machine,
+                    device=f"/dev/disk/by-id/virtio-{made[:_SERIAL]}",
+                    attached=word == "in-use",
+                    leaving=word == "detaching",
+                    serials=(made, made[:_SERIAL]),
+                )
+                for machine in on
             ),
+            raw=found,
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise bad_answer(what, "has a volume that cannot be read") from None

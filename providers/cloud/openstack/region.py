@@ -14,11 +14,11 @@ from declarative.model.record import struct
 from declarative.model.text import suggest
 from declarative.provider import Fence, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.account import if_there
+from providers.cloud.any.site import Disk, Machine
 from providers.cloud.bad_answers import Pages, Scrub
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.openstack import answers
-from providers.cloud.openstack.answers import Server, Volume, bad_answer, error_info, inside, listed
-from providers.cloud.shared_looks import RecentLook
+from providers.cloud.openstack.answers import bad_answer, error_info, inside, listed
 
 PAGE = 1000
 """The most items per answer; the cloud may return fewer."""
@@ -32,18 +32,6 @@ CONNECTIONS: Mapping[str, str] = {
     "network": "network_connection",
 }
 """The names of the API connections in libcloud's driver."""
-
-
-RECENT = 5.0
-"""Seconds for which a listing is reused by those who adopt one thing of it."""
-
-
-@struct(frozen=True, slots=True)
-class Listings:
-    """Listings shared by many callers that each look for one thing."""
-
-    servers: RecentLook[Server]
-    volumes: RecentLook[Volume]
 
 
 class Region:
@@ -62,10 +50,6 @@ class Region:
         key = ("openstack", login.endpoint, name)
         self._connection = Connection(make, limiter(*key), scrub, error_info, fence=fence)
         self._mine = threading.local()
-        self.shared = Listings(
-            RecentLook(lambda: {server.id: server for server in self.servers()}, RECENT),
-            RecentLook(lambda: {volume.id: volume for volume in self.volumes()}, RECENT),
-        )
         self.known: dict[tuple[str, str], str] = {}
         """Ids that were looked up by name: (`flavor`, name) → id."""
 
@@ -177,13 +161,13 @@ class Region:
 
     # ------------------------------------------------------------------------------------ servers
 
-    def servers(self, **query: object) -> list[Server]:
+    def servers(self, **query: object) -> list[Machine]:
         """All servers of the project that match the query."""
         what = "listing servers"
         found = self.pages(what, "compute", "/servers/detail", "servers", **query)
         return [answers.server(what, item, self.name) for item in found]
 
-    def server(self, made: str) -> Server | None:
+    def server(self, made: str) -> Machine | None:
         """One server; None if the id does not exist."""
         what = f"server {made}"
         found = if_there(self.ask, what, "compute", "GET", f"/servers/{made}")
@@ -193,13 +177,13 @@ class Region:
 
     # ------------------------------------------------------------------------------------ volumes
 
-    def volumes(self, **query: object) -> list[Volume]:
+    def volumes(self, **query: object) -> list[Disk]:
         """All volumes of the project that match the query."""
         what = "listing volumes"
         found = self.pages(what, "volume", "/volumes/detail", "volumes", **query)
         return [answers.volume(what, item, self.name) for item in found]
 
-    def volume(self, made: str) -> Volume | None:
+    def volume(self, made: str) -> Disk | None:
         """One volume; None if the id does not exist."""
         what = f"volume {made}"
         found = if_there(self.ask, what, "volume", "GET", f"/volumes/{made}")

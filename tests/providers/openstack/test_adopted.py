@@ -9,7 +9,7 @@ from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError
 from providers.cloud import account, marks
 from providers.cloud.marks import ON
-from providers.cloud.openstack import OpenStack, region
+from providers.cloud.openstack import OpenStack
 from tests.providers.openstack.run import SECRETS, config
 from tests.providers.openstack.server import REGION, SmallCloud
 from tests.support.model import of_attachment, of_node, of_volume
@@ -23,7 +23,6 @@ def secrets(monkeypatch):
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(account, "FIRST_PAUSE", 0.002)
-    monkeypatch.setattr(region, "RECENT", 0.0)
 
 
 @pytest.fixture

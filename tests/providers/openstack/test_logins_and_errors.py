@@ -140,7 +140,7 @@ def test_a_token_that_ends_before_its_time_is_got_anew(cloud, stack):
         ({"image": {"other": "x"}}, {}, f"no image for {REGION}", "image"),
         ({}, {"instance_type": "m1.tinny"}, "no flavor `m1.tinny`", "instance_type"),
         (options(network="nope"), {}, "no network `nope`", "options.network"),
-        ({}, {"spot": True}, "no spot instances", "spot_policy"),
+        ({}, {"spot": True}, "no spot machines", "spot_policy"),
         ({}, {"region": ""}, "the region is not named", "region"),
     ],
 )
@@ -268,7 +268,7 @@ def test_a_public_address_is_a_floating_one(cloud, stack):
         ({"status": "ACTIVE", "OS-EXT-STS:task_state": "deleting"}, "terminating", "deleted"),
         ({"status": "SHUTOFF"}, "not_ready", "SHUTOFF"),
         ({"status": "ERROR", "fault": {"message": "host died"}}, "failed", "host died"),
-        (None, "unreachable", "no such server"),
+        (None, "unreachable", "no such machine"),
     ],
 )
 def test_what_nova_says_of_a_node(cloud, stack, server, state, words):
@@ -402,7 +402,7 @@ def test_what_an_error_means(status, body, kind):
 
 def test_user_data_are_never_shown(cloud, stack, monkeypatch):
     """Nova quotes what it refuses, whole, and in there is the private half of the node's host key."""
-    monkeypatch.setattr("providers.cloud.nodes.user_data", lambda *_: "PRIVATE" * 10_000)
+    monkeypatch.setattr("providers.cloud.any.user_data", lambda *_: "PRIVATE" * 10_000)
     with pytest.raises(PermanentError, match="user_data") as caught:
         stack().create(ADDRESS, TOKEN, NODE, {})
     assert "UFJJVkFURV" not in caught.value.summary  # `PRIVATE`, as base64

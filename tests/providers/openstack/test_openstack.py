@@ -11,12 +11,12 @@ from types import MappingProxyType
 import pytest
 
 from declarative.model.state import Address, Record, token
+from declarative.model.status import NodeState
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import Policy, call
 from providers.cloud import account
 from providers.cloud.marks import OWNER
 from providers.cloud.openstack import OpenStack
-from providers.cloud.openstack.account import Once
 from providers.testing import NODE, VOLUME, Conformance, Crowd, Spoilt
 from tests.providers.ec2.proxy import LUCK
 from tests.providers.openstack.run import SECRETS, config
@@ -241,45 +241,6 @@ def test_a_create_without_an_answer_makes_one(cloud, fleet, fault):
     assert sum(m == "POST" and p == "/compute/servers" for m, p, _ in cloud.asked) == again - (again > 1)
 
 
-def test_what_is_not_there_yet_is_waited_for(cloud, tmp_path):
-    """After a create without an answer nothing is believed to be nothing before the time is over."""
-    clock, pauses = [100.0], []
-
-    def sleep(seconds):
-        pauses.append(seconds)
-        clock[0] += seconds
-
-    once = Once(10, now=lambda: clock[0], sleep=sleep)
-
-    def lose():
-        raise TransientError(TransientKind.AMBIGUOUS, "lost")
-
-    with pytest.raises(TransientError):
-        once("t" * 32, lose, lambda: None)
-    clock[0] += 3
-    late = iter([None, "late"])
-    assert once("t" * 32, lose, lambda: next(late)) == "late"
-    assert pauses == [7.0]
-
-
-def test_nothing_is_said_to_have_failed_that_was_made_after_all():
-    """The first try has filled the quota itself."""
-    once, there = Once(0), []
-
-    def first():
-        raise TransientError(TransientKind.AMBIGUOUS, "lost")
-
-    def second():
-        there.append("made by the first")
-        raise PermanentError(PermanentKind.QUOTA, "quota exceeded")
-
-    with pytest.raises(TransientError):
-        once("t" * 32, first, lambda: None)
-    assert once("t" * 32, second, lambda: there[0] if there else None) == "made by the first"
-    with pytest.raises(PermanentError):
-        once("u" * 32, second, lambda: None)
-
-
 def test_what_came_twice_all_the_same_is_taken_away(cloud, fleet):
     """A create that was held up somewhere for longer than anybody waits. The older one stays, for all."""
     node, disk = fleet.node(), fleet.disk()
@@ -324,13 +285,13 @@ def test_a_server_that_fails_after_it_was_accepted_leaves_nothing(cloud, fleet, 
 def test_what_a_killed_command_left_broken_is_made_anew(cloud, fleet):
     """It was found in ERROR: that is nothing that was made, and it goes away."""
     cloud.full.add(("az-1", "m1.tiny"))
-    fleet.provider._account.made_once("x", lambda: None, lambda: None)
-    region = fleet.provider._account.region(REGION)
+    at = fleet.provider._account.at(REGION)
     address, inputs = Address("node", "gpu-0"), of_node(region=REGION, zone="az-1", **SMALL)
     mark = fleet.provider._account.mark(address, token("lineage-1", address, 1, "az-1"), inputs)
-    made = fleet.provider._servers._driver._ask(region, mark, mark.node)
-    region.server(made)
-    assert region.server(made).stillborn
+    calls = fleet.provider._node_calls
+    made = at.site.launch(calls._wanted(at, mark, mark.node)).id
+    at.seen([made])
+    assert at.seen([made])[made].state is NodeState.FAILED
     assert fleet.provider.find(address, mark.token) is None
     cloud.full.clear()
     node = fleet.node()
@@ -344,7 +305,7 @@ def test_a_volume_that_cinder_cannot_make_leaves_nothing(cloud, fleet):
                 volume["status"] = "error"
 
     cloud.rules.append(fail)
-    with pytest.raises(PermanentError, match="cinder could not make") as caught:
+    with pytest.raises(PermanentError, match="failed while it was made: cinder says `error`") as caught:
         fleet.disk()
     assert caught.value.kind is PermanentKind.NO_CAPACITY
     assert fleet.provider.inventory() == ()

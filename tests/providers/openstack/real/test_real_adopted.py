@@ -33,7 +33,7 @@ def stack(request, tmp_path):
 
 @pytest.fixture
 def region(stack):
-    return stack._account.region(cloud.REGION)
+    return stack._nova.region(cloud.REGION)
 
 
 @pytest.fixture

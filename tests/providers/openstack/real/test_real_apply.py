@@ -144,7 +144,7 @@ def test_four_ranks_with_a_volume_each(stack, project):
 def theirs(tmp_path):
     """The id of a volume that somebody made by hand, and the region."""
     wanted = {"volume": {"name": "results", "size": 1, "metadata": {"team": "theirs"}}}
-    region = OpenStack(cloud.config(tmp_path))._account.region(cloud.REGION)
+    region = OpenStack(cloud.config(tmp_path))._nova.region(cloud.REGION)
     made = region.ask("making one", "volume", "POST", "/volumes", wanted)["volume"]["id"]
     yield made, region
     region.ask("deleting it", "volume", "DELETE", f"/volumes/{made}")

@@ -70,7 +70,7 @@ def test_each_is_said_in_words(tmp_path, lineage, settings, inputs, kind, words)
     assert len(caught.value.summary) < 500
     clean = OpenStack(cloud.config(tmp_path, lineage))
     assert clean.inventory() == ()
-    region = clean._account.region(cloud.REGION)
+    region = clean._nova.region(cloud.REGION)
     with pytest.raises(PermanentError, match="not found"):
         region.ask("the key pair", "compute", "GET", f"/os-keypairs/fleetform-{lineage}")
 
@@ -138,7 +138,7 @@ def test_a_node_has_a_public_address_if_it_is_asked_for(tmp_path):
     outputs = call(lambda: make(provider), policy=QUICK)
     assert outputs["public_address"].startswith("203.0.113.")
     assert call(lambda: make(provider), policy=QUICK) == outputs
-    region = provider._account.region(cloud.REGION)
+    region = provider._nova.region(cloud.REGION)
     taken = region.ask("addresses", "network", "GET", "/v2.0/floatingips")["floatingips"]
     assert [f["floating_ip_address"] for f in taken] == [outputs["public_address"]]
     provider.delete(Record(address=Address("node", "gpu-0"), backend="stack", inputs=NODE, outputs=outputs))
