@@ -699,7 +699,7 @@ def test_nothing_is_lost_or_made_twice(tmp_path: Path, clock: Clock, seed: int) 
             except KilledError:
                 clock.advance(luck.uniform(0.3, 5))  # the next command has to start
 
-    with Web(behind) as server:
+    with serving(behind) as server:
         volume = until_done(lambda f: f.volume(region=CENTRAL if where else EAST))
         node = until_done(lambda f: f.node(**where))
         held = until_done(lambda f: f.attach(node, volume))
