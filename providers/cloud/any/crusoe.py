@@ -70,7 +70,7 @@ VARIABLES: Mapping[str, str] = {
 }
 """Name in that file → the variable of Crusoe's tools that comes first."""
 DISK_TYPE = "persistent-ssd"
-_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SERIAL = re.compile(r"[A-Za-z0-9-]{8,20}")
 _SIGNATURE = re.compile(r"(?<![\w-])[\w-]{43}(?![\w-])")
 _TAKEN = re.compile(r"\balready (exists|in use|taken)\b")
@@ -146,8 +146,8 @@ def read_error(answer: Answer) -> ErrorInfo | None:
     info = error_info(answer)
     if info is None:
         return None
-    found = json.loads(answer.text)
-    code = found.get("code") if isinstance(found, dict) else None
+    error = json.loads(answer.text)
+    code = error.get("code") if isinstance(error, dict) else None
     kind = CODES.get(code, info.kind) if isinstance(code, str) else info.kind
     text = _SIGNATURE.sub("***", info.text)
     return ErrorInfo(kind=kind, text=text, hint=HINTS.get(kind, info.hint) if kind else info.hint)
@@ -200,15 +200,15 @@ class Crusoe(Site):
     @cached_property
     def _project(self) -> str:
         """The path of all that is in the project."""
-        found = [self._named]
+        ids = [self._named]
         if not _ID.fullmatch(self._named):
             projects = self._items(PROJECTS, project_name=self._named)
-            found = [self._id(one, PROJECTS) for one in projects if one.get("name") == self._named]
-        if len(found) != 1:
-            summary = f"there are {len(found)} projects `{self._named}`"
+            ids = [self._id(one.get("id"), PROJECTS) for one in projects if one.get("name") == self._named]
+        if len(ids) != 1:
+            summary = f"there are {len(ids)} projects `{self._named}`"
             hint = "write its id: `options: {project: ID}`"
             raise PermanentError(PermanentKind.INVALID, summary, about="options.project", hint=hint)
-        return f"{ROOT}/projects/{found[0]}"
+        return f"{ROOT}/projects/{ids[0]}"
 
     @property
     def _vms(self) -> str:
@@ -230,13 +230,12 @@ class Crusoe(Site):
             more: dict[str, Any] = {"next_token": token} if token else {}
             return self._rest.ask("GET", path, **params, **more)
 
-        for found in rest.pages(path, page, "next_page_token"):
-            out += rest.listed(path, found, name)
+        for answer in rest.pages(path, page, "next_page_token"):
+            out += rest.listed(path, answer, name)
         return out
 
-    def _id(self, item: Mapping[str, Any], path: str) -> str:
+    def _id(self, made: object, path: str) -> str:
         """An id, which becomes part of paths."""
-        made = item.get("id")
         if not isinstance(made, str) or not _ID.fullmatch(made):
             raise self._rest.bad_answer(path, "has an id that cannot be read")
         return made
@@ -246,13 +245,13 @@ class Crusoe(Site):
 
     # ----------------------------------------------------------------------------------- operations
 
-    def _begun(self, found: Mapping[str, Any], path: str, about: str) -> Mapping[str, Any]:
+    def _begun(self, answer: Mapping[str, Any], path: str, about: str) -> Mapping[str, Any]:
         """The operation in the answer to a change."""
-        return self._checked(self._rest.one(found, "operation", path), path, about)
+        return self._checked(self._rest.one(answer, "operation", path), path, about)
 
     def _again(self, operation: Mapping[str, Any], path: str, about: str) -> Mapping[str, Any]:
         """The operation as it is by now. If that cannot be asked, its outcome is unknown."""
-        at = f"{path}/operations/{self._id({'id': operation.get('operation_id')}, path)}"
+        at = f"{path}/operations/{self._id(operation.get('operation_id'), path)}"
         return self._checked(look_up(lambda: self._rest.ask("GET", at, about=about)), path, about)
 
     def _checked(self, operation: Mapping[str, Any], path: str, about: str) -> Mapping[str, Any]:
@@ -269,11 +268,11 @@ class Crusoe(Site):
 
     def _thing(self, operation: Mapping[str, Any], path: str) -> str:
         """The id of what an operation is about."""
-        return self._id(self._rest.one(operation, "metadata", path), path)
+        return self._id(self._rest.one(operation, "metadata", path).get("id"), path)
 
-    def _done(self, found: Mapping[str, Any], path: str, about: str) -> str:
+    def _done(self, answer: Mapping[str, Any], path: str, about: str) -> str:
         """Return when the operation in an answer has ended, with the id of what it changed."""
-        operation = self._begun(found, path, about)
+        operation = self._begun(answer, path, about)
         for _ in pauses(f"a change of {about} has not ended yet", about):
             if operation["state"] == "SUCCEEDED":
                 break
@@ -287,11 +286,11 @@ class Crusoe(Site):
         path = f"{self._project}/compute/vms/types"
         types, free = self._items(path), self._items(CAPACITIES)
         try:
-            there = {(str(one["type"]), str(one["location"])) for one in free if one["quantity"] > 0}
-            return [
-                _size(item, sorted(place for name, place in there if name == item["product_name"]))
-                for item in types
-            ]
+            places: dict[object, list[str]] = {}
+            for one in free:
+                if one["quantity"] > 0:
+                    places.setdefault(one["type"], []).append(str(one["location"]))
+            return [_size(item, places.get(item["product_name"], ())) for item in types]
         except (KeyError, TypeError, ValueError, OverflowError):
             raise self._unreadable(path, "a type or a capacity") from None
 
@@ -302,7 +301,8 @@ class Crusoe(Site):
 
     def _machine(self, item: Mapping[str, Any]) -> Machine | None:
         """A VM from a listing; None if it is not the owner's."""
-        made, written = self._id(item, self._vms), names.read("node", item.get("name"), self._account.owner)
+        made = self._id(item.get("id"), self._vms)
+        written = names.read("node", item.get("name"), self._account.owner)
         if written is None:
             return None
         try:
@@ -340,7 +340,7 @@ class Crusoe(Site):
             "type": wanted.size,
             "location": wanted.region,
             "custom_image" if _ID.fullmatch(wanted.image) else "image": wanted.image,
-            "ssh_public_key": wanted.key,
+            "ssh_public_key": wanted.login,
             "startup_script": start_script(wanted.user_data),
             "install_crusoe_watch_agent": False,
         }
@@ -350,10 +350,10 @@ class Crusoe(Site):
             body["host_channel_adapters"] = [{"transport_partition_id": self._partition(wanted)}]
         path = self._vms
         try:
-            found = self._rest.ask("POST", path, body, about=wanted.region)
+            answer = self._rest.ask("POST", path, body, about=wanted.region)
         except PermanentError as error:
             raise self._why(error, wanted) from None
-        operation = self._begun(found, path, wanted.region)
+        operation = self._begun(answer, path, wanted.region)
         made = self._thing(operation, path)
         for _ in pauses(f"{made} cannot be found yet", wanted.region):
             item = look_up(lambda: if_there(self._rest.ask, "GET", f"{path}/{made}", about=made))
@@ -376,13 +376,13 @@ class Crusoe(Site):
             return error
         kind: PermanentKind = error.kind
         with suppress(ProviderError), reading():
-            there = self._items(CAPACITIES, product_name=wanted.size, location=wanted.region)
-            called = {wanted.size.rpartition(".")[0], *(str(one.get("quota_type")) for one in there)}
+            free = self._items(CAPACITIES, product_name=wanted.size, location=wanted.region)
+            called = {wanted.size.rpartition(".")[0], *(str(one.get("quota_type")) for one in free)}
             quotas = self._items(f"{self._project}/quotas", "quotas")
             own = [one for one in quotas if called & {one.get("programmatic_name"), one.get("type")}]
             if any(one["available"] <= 0 for one in own):
                 kind = PermanentKind.QUOTA
-            elif not any(one["quantity"] > 0 for one in there):
+            elif not any(one["quantity"] > 0 for one in free):
                 kind = PermanentKind.NO_CAPACITY
         return PermanentError(kind, error.summary, about=error.about, hint=HINTS.get(kind, error.hint))
 
@@ -402,10 +402,8 @@ class Crusoe(Site):
 
     def _disk(self, item: Mapping[str, Any]) -> Disk | None:
         """A disk from a listing; None if it is not the owner's."""
-        made, written = (
-            self._id(item, self._disks),
-            names.read("volume", item.get("name"), self._account.owner),
-        )
+        made = self._id(item.get("id"), self._disks)
+        written = names.read("volume", item.get("name"), self._account.owner)
         if written is None:
             return None
         try:
@@ -435,46 +433,42 @@ class Crusoe(Site):
             "type": DISK_TYPE,
         }
         try:
-            found = self._rest.ask("POST", self._disks, body, about=wanted.region)
+            answer = self._rest.ask("POST", self._disks, body, about=wanted.region)
         except PermanentError as error:
             if error.kind is PermanentKind.CONFLICT or _TAKEN.search(error.summary):
                 raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
             raise
-        made = self._done(found, self._disks, wanted.region)
+        made = self._done(answer, self._disks, wanted.region)
         return Disk(id=made, region=wanted.region, size=wanted.gib, busy=True, written=wanted.written)
 
     def remove(self, disk: Disk) -> None:
-        found = self._rest.ask("DELETE", f"{self._disks}/{disk.id}", about=disk.id)
-        self._done(found, self._disks, disk.id)
+        answer = self._rest.ask("DELETE", f"{self._disks}/{disk.id}", about=disk.id)
+        self._done(answer, self._disks, disk.id)
 
     def grow(self, disk: Disk, gib: int) -> None:
         if disk.on:
             summary = f"{disk.id} is on a VM, and grows only while it is on none"
-            raise PermanentError(
-                PermanentKind.CONFLICT,
-                summary,
-                about="size",
-                hint="stop the task that has it, and apply again",
-            )
-        found = self._rest.ask("PATCH", f"{self._disks}/{disk.id}", {"size": f"{gib}GiB"}, about=disk.id)
-        self._done(found, self._disks, disk.id)
+            hint = "stop the task that has it, and apply again"
+            raise PermanentError(PermanentKind.CONFLICT, summary, about="size", hint=hint)
+        answer = self._rest.ask("PATCH", f"{self._disks}/{disk.id}", {"size": f"{gib}GiB"}, about=disk.id)
+        self._done(answer, self._disks, disk.id)
 
     def attach(self, disk: Disk, machine: Machine) -> None:
         one = {"disk_id": disk.id, "mode": "read-write", "attachment_type": "data"}
-        self._move(disk, machine, "attach-disks", {"attach_disks": [one]}, there=True)
+        self._move(disk, machine, "attach-disks", {"attach_disks": [one]}, on=True)
 
     def detach(self, disk: Disk, machine: Machine) -> None:
-        self._move(disk, machine, "detach-disks", {"detach_disks": [disk.id]}, there=False)
+        self._move(disk, machine, "detach-disks", {"detach_disks": [disk.id]}, on=False)
 
-    def _move(self, disk: Disk, machine: Machine, how: str, body: Mapping[str, Any], *, there: bool) -> None:
+    def _move(self, disk: Disk, machine: Machine, how: str, body: Mapping[str, Any], *, on: bool) -> None:
         try:
-            found = self._rest.ask("POST", f"{self._vms}/{machine.id}/{how}", body, about=disk.id)
-            self._done(found, self._vms, disk.id)
+            answer = self._rest.ask("POST", f"{self._vms}/{machine.id}/{how}", body, about=disk.id)
+            self._done(answer, self._vms, disk.id)
         except PermanentError:
             # A command that was killed may have asked for it.
             now = if_there(self._rest.ask, "GET", f"{self._disks}/{disk.id}", about=disk.id)
             have = self._disk(now) if now else None
-            if have is None or (machine.id in have.on) is not there:
+            if have is None or (machine.id in have.on) is not on:
                 raise
 
     # ---------------------------------------------------------------------------------------- marks
@@ -483,7 +477,7 @@ class Crusoe(Site):
         path = self._vms if kind == "machine" else self._disks
         more = {"exclude_os": "true"} if kind == "disk" else {}
         return {
-            self._id(item, path): names.owner_of(item.get("name"), self._account.owner)
+            self._id(item.get("id"), path): names.owner_of(item.get("name"), self._account.owner)
             for item in self._items(path, **more)
             if STATES.get(str(item.get("state")).removeprefix("STATE_"), ("",))[0]
             is not NodeState.TERMINATING
@@ -493,17 +487,13 @@ class Crusoe(Site):
         """If nothing there is the owner's, it may be the wrong project."""
         if kind == "disk" or not _ID.fullmatch(made) or self._account.owner not in self.owners(kind).values():
             return None
-        found = if_there(self._rest.ask, "GET", f"{self._vms}/{made}", about=made)
-        return f"Crusoe has no VM {made} any more" if found is None else None
+        vm = if_there(self._rest.ask, "GET", f"{self._vms}/{made}", about=made)
+        return f"Crusoe has no VM {made} any more" if vm is None else None
 
     def restore_mark(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
         raise self._rest.refused(f"{made} has another name than {mark.address}, and cannot be renamed", made)
 
-    # ----------------------------------------------------------------------------- key and partitions
-
-    def add_key(self, name: str, public: str) -> str:
-        """The key itself: each VM is given it."""
-        return public
+    # ----------------------------------------------------------------------------------- partitions
 
     def _partition(self, wanted: Wanted) -> str:
         """The partition for a VM of this type: this state's own, in a network of its location with room for
@@ -519,7 +509,7 @@ class Crusoe(Site):
                     for one in network["capacities"]
                     if (network["location"], one["slice_type"]) == (wanted.region, wanted.size)
                 }
-                there = sorted(
+                usable = sorted(
                     (-room[one["ib_network_id"]], one["id"]) for one in ours if one["ib_network_id"] in room
                 )
             except (KeyError, TypeError, ValueError):
@@ -528,12 +518,11 @@ class Crusoe(Site):
                 summary = f"no InfiniBand network in {wanted.region} has {wanted.size}"
                 raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=wanted.region)
             best = max(room, key=lambda network: room[network])
-            if there and (there[0][0] < 0 or room[best] <= 0):
-                return self._id({"id": there[0][1]}, self._partitions)
+            if usable and (usable[0][0] < 0 or room[best] <= 0):
+                return self._id(usable[0][1], self._partitions)
             body = {"name": self._partition_name, "ib_network_id": best}
-            return self._id(
-                self._rest.ask("POST", self._partitions, body, about=wanted.region), self._partitions
-            )
+            made = self._rest.ask("POST", self._partitions, body, about=wanted.region)
+            return self._id(made.get("id"), self._partitions)
 
     def _own_partitions(self) -> list[dict[str, Any]]:
         return [one for one in self._items(self._partitions) if one.get("name") == self._partition_name]
