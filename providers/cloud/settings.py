@@ -205,7 +205,7 @@ def write(config: Config, field: str) -> str | None:
         return None
     others = (name for name in examples if name != field and not _has(config, name))
     # Without credentials in the YAML, these drivers find them where the clouds' own tools do.
-    finds_own = ("ec2", "lambda", "crusoe", "nebius")
+    finds_own = ("ec2", "hyperstack", "lambda", "crusoe", "nebius")
     missing = [field, *(name for name in others if name != "credentials" or config.driver not in finds_own)]
     first, *more = (f"`{name}: {examples[name]}`" for name in missing)
     as_well = f"; missing as well: {', '.join(more)}" if more else ""

@@ -282,7 +282,7 @@ class SiteNodes:
                 if_there(its_site.end, replace(machine, public_address=outside))
             if not found and (made := _id(have)):
                 at.site.clean(made)
-            if found and at.lists:
+            if at.lists:
                 ended = {machine.id for machine in found}
                 tokens = {machine.tags.get(marks.TOKEN) for machine in found}
                 every = at.machines()

@@ -528,17 +528,22 @@ class Crusoe(Site):
         return [one for one in self._items(self._partitions) if one.get("name") == self._partition_name]
 
     def delete_key(self, name: str, public: str) -> None:
-        """Delete this state's partitions once their VMs are gone. One that stays behind costs nothing."""
-        with suppress(ProviderError):
+        """Delete this state's partitions once their VMs are gone, if that takes no more than a minute. One
+        that stays behind costs nothing.
+        """
+        try:
             for _ in pauses("the partition still has VMs", self._partition_name):
                 ours, machines = self._own_partitions(), self.machines()
                 if not ours or any(not machine.gone for machine in machines):
                     return
                 if not machines:
                     for one in ours:
-                        made = self._id(one, self._partitions)
+                        made = self._id(one.get("id"), self._partitions)
                         if_there(self._rest.ask, "DELETE", f"{self._partitions}/{made}", about=made)
                     return
+        except ProviderError as error:
+            if isinstance(error, TransientError) and error.kind is not TransientKind.BUSY:
+                raise  # whoever deletes tries again
 
 
 def _size(item: Mapping[str, Any], places: Sequence[str]) -> Size:

@@ -428,21 +428,31 @@ class Hyperstack(JsonSite):
                     self._rest.ask("DELETE", f"/v1/core/keypair/{key.get('id')}")
         self._tidy()
 
+    def check_gone(self, kind: What, made: str) -> None:
+        """After the last volume, an earlier try may have failed to delete the environment."""
+        if kind == "disk":
+            self._tidy()
+
     def _tidy(self) -> None:
-        """Delete the environment if nothing is in it any more, or will soon be: it waits for what is being
-        deleted. One that stays behind costs nothing.
+        """Delete the environment if nothing is in it any more, or will soon be: it waits up to a minute for
+        what is being deleted. One that stays behind costs nothing.
         """
-        with suppress(ProviderError):
+        try:
             for _ in pauses("the environment is in use", self._region):
+                here = self._here(_ENVIRONMENTS)
+                if not here:
+                    return
                 things = [*self._instances(), *self._ours(self.DISKS)]
                 living = [one for one in things if not str(one.get("status")).lower().startswith("delet")]
-                there = self._here(_ENVIRONMENTS)
-                if living or not there or self._keypairs():
+                if living or self._keypairs():
                     return
                 if not things:
                     self._forget()
-                    self._rest.ask("DELETE", f"{_ENVIRONMENTS.path}/{there[0]['id']}")
+                    self._rest.ask("DELETE", f"{_ENVIRONMENTS.path}/{here[0]['id']}")
                     return
+        except ProviderError as error:
+            if isinstance(error, TransientError) and error.kind is not TransientKind.BUSY:
+                raise  # whoever deletes tries again
 
 
 def _taken(error: PermanentError) -> TransientError:

@@ -33,7 +33,7 @@ def test_every_driver_of_ours_has_examples() -> None:
         ("openstack", "regions", ("`endpoint: https://", "username: OS_USERNAME", "`options: {project:")),
         ("digitalocean", "regions", ("{key: DIGITALOCEAN_TOKEN}", "`image: ")),
         ("vultr", "regions", ("{key: VULTR_API_KEY}", "`image: ")),
-        ("hyperstack", "regions", ("{key: HYPERSTACK_API_KEY}", "`image: ")),
+        ("hyperstack", "regions", ("`image: Ubuntu Server",)),
         ("lambda", "regions", ("`image: lambda-stack-24-04`",)),
         ("crusoe", "regions", ("`image: ubuntu22.04-",)),
         ("nebius", "regions", ("`image: ubuntu24.04-cuda12`", "`options: {project: ")),
