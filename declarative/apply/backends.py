@@ -247,7 +247,8 @@ class Backends:
         """A provider that is asked only for what it knows without a login or a host."""
         return self._make(name, {}, offline=True)
 
-    def _make(self, name: str, hosts: Hosts, *, offline: bool = False) -> BackendClient:
+    def config(self, name: str, hosts: Hosts, *, offline: bool = False) -> Config:
+        """The arguments of a backend's provider; `PermanentError` if there may be none."""
         backend = self.declared.get(name, Backend(name=Name(name)))
         config = Config(
             backend=name,
@@ -276,8 +277,12 @@ class Backends:
                 () if backend.provider == LOCAL else self._ways.values()
             )  # they are ssh's: `local` reads none
             check_policy(config, self._policy, (*hosts.values(), *ways), offline=offline)
+        return config
+
+    def _make(self, name: str, hosts: Hosts, *, offline: bool = False) -> BackendClient:
+        config = self.config(name, hosts, offline=offline)
         try:
-            provider = load(backend.provider, config)
+            provider = load(config.driver, config)
             return BackendClient(
                 provider,
                 self._ways,

@@ -47,6 +47,7 @@ COMMANDS: dict[str, str] = {
     "hosts": "trust the keys of hosts",
     "state": "look into what is recorded, and change it by hand",
     "ci": "a plan on its pull request, and what was approved there",
+    "conformance": "try a cloud's driver with kills and lost answers",
     "schema": "the JSON Schema of each document type",
     "completion": "completion for your shell",
 }

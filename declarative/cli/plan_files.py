@@ -104,11 +104,11 @@ def keys_of(named: str) -> tuple[PlanKey, ...]:
     return keys
 
 
-def sign(content: bytes, key: Ed25519PrivateKey) -> bytes:
-    """The signature of a plan, as a file."""
+def sign(content: bytes, key: Ed25519PrivateKey, namespace: bytes = NAMESPACE) -> bytes:
+    """The signature of a plan, or of what is signed in another `namespace`, as a file."""
     public = _string(_KIND) + _string(key.public_key().public_bytes_raw())
-    signature = key.sign(_signed(NAMESPACE, b"", b"sha512", content))
-    parts = (public, NAMESPACE, b"", b"sha512", _string(_KIND) + _string(signature))
+    signature = key.sign(_signed(namespace, b"", b"sha512", content))
+    parts = (public, namespace, b"", b"sha512", _string(_KIND) + _string(signature))
     text = base64.b64encode(_MAGIC + (1).to_bytes(4, "big") + b"".join(map(_string, parts)))
     lines = [text[at : at + 70] for at in range(0, len(text), 70)]
     return b"\n".join((BEGIN, *lines, _END, b""))

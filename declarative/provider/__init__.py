@@ -140,6 +140,10 @@ def reads_only() -> None:
     """The `Fence` of who never writes."""
 
 
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
 @struct(frozen=True, slots=True, kw_only=True)
 class Config:
     """The arguments of a provider: the backend's settings, the project's folder, the owner of its things."""
@@ -171,6 +175,8 @@ class Config:
     shared: bool = False
     """Whether the state is kept outside of the project's folder: other checkouts may work on it, too."""
     fence: Fence = reads_only
+    answered: Callable[[], None] = _nothing
+    """Called after each request to a cloud that got its answer. What it raises is the request's fault."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)

@@ -66,14 +66,17 @@ class Connection:
         login: Callable[[], object] = lambda: None,
         *,
         fence: Fence = reads_only,
+        answered: Callable[[], None] = lambda: None,
     ) -> None:
         """`make` makes a new driver, `read` parses its errors. When `login` returns something new, drivers
         are made again. `fence` is called before each call, and again after connecting, just before the
-        request is sent: waiting for the limiter, names and handshakes may take long.
+        request is sent: waiting for the limiter, names and handshakes may take long. `answered` is called
+        after each call that succeeded (`Config.answered`).
         """
         self._make = make
         self._login = login
         self._fence = fence
+        self._answered = answered
         self._limiter = limiter
         self._scrub = scrub
         self._read = read
@@ -136,6 +139,7 @@ class Connection:
         finally:
             _late.fence, _late.answers = before
         limiter.fine()
+        self._answered()
         return response
 
     def _fault(self, what: str, error: Exception, link: Any, about: str | None) -> ProviderError:

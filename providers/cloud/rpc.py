@@ -155,6 +155,11 @@ class Rpc:
                 pace = limiter(config.driver, config.backend, host.name, host.port)
                 make = partial(link, host, file)
                 self._made[host] = Connection(
-                    make, pace, self._account.scrub, lambda _: None, fence=config.fence
+                    make,
+                    pace,
+                    self._account.scrub,
+                    lambda _: None,
+                    fence=config.fence,
+                    answered=config.answered,
                 )
             return self._made[host]

@@ -78,7 +78,7 @@ class Rest:
 
         pace = pace or limiter(config.driver, config.backend, config.endpoint, rate=rate)
         self._rest = rest.Rest(
-            Connection(driver, pace, account.scrub, read, fence=config.fence),
+            Connection(driver, pace, account.scrub, read, fence=config.fence, answered=config.answered),
             None if secret is None or not bearer else lambda: key,
         )
 

@@ -103,7 +103,12 @@ class LibcloudSite(Site):
 
         key = (kind.driver, config.backend, config.endpoint, self._region)
         self._connection = Connection(
-            make, limiter(*key), account.scrub, error_info, fence=account.config.fence
+            make,
+            limiter(*key),
+            account.scrub,
+            error_info,
+            fence=config.fence,
+            answered=config.answered,
         )
 
     def _call(self, method: str, *args: Any, about: str | None = None, **more: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from declarative.provider import Config, PermanentError, PermanentKind
@@ -69,4 +70,6 @@ class RestAccount(Account, ABC):
         """A connection to a host. `read` parses its errors; `key` separates limiters for the same host."""
         host = settings.host(url)
         own = limiter(self.CLOUD, self.config.backend, host.name, host.port, *key)
-        return Connection(lambda: link(host, self.timeout), own, self.scrub, read, fence=self.config.fence)
+        fence, answered = self.config.fence, self.config.answered
+        link_to = partial(link, host, self.timeout)
+        return Connection(link_to, own, self.scrub, read, fence=fence, answered=answered)

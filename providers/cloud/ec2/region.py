@@ -53,7 +53,9 @@ class Region:
             return _driver(name, host, held, timeout)  # as of when the need was found, or newer
 
         key = ("ec2", config.backend, host.name, host.port, name)
-        self._connection = Connection(make, limiter(*key), scrub, error_info, now, fence=config.fence)
+        self._connection = Connection(
+            make, limiter(*key), scrub, error_info, now, fence=config.fence, answered=config.answered
+        )
         self._launches = limiter(*key, LAUNCH, rate=LAUNCHES)
 
     def ask(self, action: str, about: str | None = None, /, **parameters: object) -> dict[str, Any]:

@@ -94,8 +94,7 @@ class Account(account.Account):
         if self._login is None:
             body = {"auth": self._application(values) if application else self._user(values)}
             self._login = Login(self._endpoint(), body, self.scrub, self.timeout)
-        fence = self.config.fence
-        region = Region(name, self._login, self.interface, self.scrub, self.timeout, fence=fence)
+        region = Region(name, self._login, self.interface, self.scrub, self.timeout, self.config)
         self._regions[name] = region
         return region
 

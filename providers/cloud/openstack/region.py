@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from declarative.model.record import struct
 from declarative.model.text import suggest
-from declarative.provider import Fence, PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.account import if_there
 from providers.cloud.any.site import Disk, Machine
 from providers.cloud.bad_answers import Pages, Scrub
@@ -38,7 +38,7 @@ class Region:
     """Requests to one region."""
 
     def __init__(
-        self, name: str, login: Login, interface: str, scrub: Scrub, timeout: int, *, fence: Fence
+        self, name: str, login: Login, interface: str, scrub: Scrub, timeout: int, config: Config
     ) -> None:
         self.name = name
         self._login = login
@@ -48,7 +48,10 @@ class Region:
             return _driver(timeout)
 
         key = ("openstack", login.endpoint, name)
-        self._connection = Connection(make, limiter(*key), scrub, error_info, fence=fence)
+        pace = limiter(*key)
+        self._connection = Connection(
+            make, pace, scrub, error_info, fence=config.fence, answered=config.answered
+        )
         self._mine = threading.local()
         self.known: dict[tuple[str, str], str] = {}
         """Ids that were looked up by name: (`flavor`, name) → id."""

@@ -1,0 +1,87 @@
+"""The laws that `fleetform conformance` tries, over drivers that keep them and drivers that break one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from declarative.apply import conformance
+from declarative.apply.conformance import Trial, Verdict, checks
+from declarative.provider import Config, load
+from providers.testing import NODE, VOLUME
+
+
+def trial(folder: Path) -> Trial:
+    config = Config(backend="local", project_dir=folder, lineage="lineage-1", driver="local")
+    return Trial(
+        config=config, node={**NODE, "backend": "local"}, volume={**VOLUME, "backend": "local"}, lives=3
+    )
+
+
+def tried(folder: Path) -> dict[str, Verdict]:
+    return {check.name: check.outcome for check in checks(trial(folder))}
+
+
+def test_a_driver_that_keeps_the_laws_passes(tmp_path: Path) -> None:
+    assert set(tried(tmp_path).values()) == {Verdict.PASSED}
+
+
+class Twice:
+    """Makes another one each time."""
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def create(self, address: Any, token: str, inputs: Any, needs: Any) -> Any:
+        other = f"{int(token, 16) ^ int.from_bytes(os.urandom(8), 'big'):032x}"
+        return self.real.create(address, other, inputs, needs)
+
+
+class Forgets(Twice):
+    """Deletes nothing."""
+
+    create: Any = None
+
+    def __init__(self, real: Any) -> None:
+        super().__init__(real)
+        self.create = real.create
+
+    def delete(self, record: Any) -> None:
+        """Says that it did."""
+
+
+class Loses(Forgets):
+    """Does not list what it made."""
+
+    def delete(self, record: Any) -> None:
+        self.real.delete(record)
+
+    def inventory(self) -> tuple[Any, ...]:
+        return ()
+
+
+class Raises(Loses):
+    """An error that is not the port's."""
+
+    def inventory(self) -> tuple[Any, ...]:
+        raise KeyError("items")
+
+
+@pytest.fixture
+def broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    kind = request.param
+    monkeypatch.setattr(conformance, "load", lambda name, config: kind(load(name, config)))
+    return kind
+
+
+@pytest.mark.parametrize("broken", [Twice, Forgets, Loses, Raises], indirect=True)
+def test_a_driver_that_breaks_a_law_fails(broken: Any, tmp_path: Path) -> None:
+    found = tried(tmp_path)
+    assert found["a node is made once"] is Verdict.FAILED
+    assert found["no node is lost or made twice"] is Verdict.FAILED
