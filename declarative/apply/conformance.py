@@ -43,7 +43,7 @@ _KILLED = 86
 """The exit code of a process that was to die."""
 
 
-class Verdict(StrEnum):
+class LawOutcome(StrEnum):
     """What became of a check."""
 
     PASSED = "passed"
@@ -56,7 +56,7 @@ class Check:
     """One law, and whether the driver keeps it."""
 
     name: str
-    outcome: Verdict
+    outcome: LawOutcome
     detail: str = ""
     seconds: float = 0.0
 
@@ -412,12 +412,14 @@ def checks(trial: Trial) -> Iterator[Check]:
     # A run before this one may have been killed.
     for name, law in [("nothing is there", lives.clear), *laws, ("nothing is left", lives.clear)]:
         started = time.monotonic()
-        outcome, detail = Verdict.PASSED, ""
+        outcome, detail = LawOutcome.PASSED, ""
         try:
             answer = law()
-            outcome, detail = (Verdict.PASSED, answer) if answer else (Verdict.SKIPPED, "the cloud has none")
+            outcome, detail = (
+                (LawOutcome.PASSED, answer) if answer else (LawOutcome.SKIPPED, "the cloud has none")
+            )
         except BrokenLawError as error:
-            outcome, detail = Verdict.FAILED, str(error)
+            outcome, detail = LawOutcome.FAILED, str(error)
             with suppress(BrokenLawError):
                 lives.clear()
         yield Check(name=name, outcome=outcome, detail=detail, seconds=time.monotonic() - started)

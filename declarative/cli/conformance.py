@@ -77,7 +77,7 @@ def conformance_command(session: ProjectSession, backend: str, **asked: Any) -> 
 
     Exits 0 if all laws hold, and 1 if one is broken.
     """
-    from declarative.apply.conformance import Verdict, checks
+    from declarative.apply.conformance import LawOutcome, checks
     from declarative.cli.plan_files import sign, signer_of
 
     report, key = asked["report"], asked["sign"]
@@ -95,9 +95,9 @@ def conformance_command(session: ProjectSession, backend: str, **asked: Any) -> 
     for check in checks(trial):
         done.append(check)
         emit_text(_line(check) + "\n")
-    if done[-1].outcome is Verdict.PASSED:
+    if done[-1].outcome is LawOutcome.PASSED:
         _owner_file(config.project_dir).unlink(missing_ok=True)
-    broken = [check for check in done if check.outcome is Verdict.FAILED]
+    broken = [check for check in done if check.outcome is LawOutcome.FAILED]
     held = len(done) - len(broken)
     emit_text(f"\n{held} laws hold, {len(broken)} broken.\n" if broken else f"\nAll {held} laws hold.\n")
     if report:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from declarative.apply import conformance
-from declarative.apply.conformance import Trial, Verdict, checks
+from declarative.apply.conformance import LawOutcome, Trial, checks
 from declarative.provider import Config, load
 from providers.testing import NODE, VOLUME
 
@@ -21,12 +21,12 @@ def trial(folder: Path) -> Trial:
     )
 
 
-def tried(folder: Path) -> dict[str, Verdict]:
+def tried(folder: Path) -> dict[str, LawOutcome]:
     return {check.name: check.outcome for check in checks(trial(folder))}
 
 
 def test_a_driver_that_keeps_the_laws_passes(tmp_path: Path) -> None:
-    assert set(tried(tmp_path).values()) == {Verdict.PASSED}
+    assert set(tried(tmp_path).values()) == {LawOutcome.PASSED}
 
 
 class Twice:
@@ -83,5 +83,5 @@ def broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
 @pytest.mark.parametrize("broken", [Twice, Forgets, Loses, Raises], indirect=True)
 def test_a_driver_that_breaks_a_law_fails(broken: Any, tmp_path: Path) -> None:
     found = tried(tmp_path)
-    assert found["a node is made once"] is Verdict.FAILED
-    assert found["no node is lost or made twice"] is Verdict.FAILED
+    assert found["a node is made once"] is LawOutcome.FAILED
+    assert found["no node is lost or made twice"] is LawOutcome.FAILED
