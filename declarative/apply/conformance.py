@@ -412,14 +412,12 @@ def checks(trial: Trial) -> Iterator[Check]:
     # A run before this one may have been killed.
     for name, law in [("nothing is there", lives.clear), *laws, ("nothing is left", lives.clear)]:
         started = time.monotonic()
-        outcome, detail = LawOutcome.PASSED, ""
         try:
-            answer = law()
-            outcome, detail = (
-                (LawOutcome.PASSED, answer) if answer else (LawOutcome.SKIPPED, "the cloud has none")
-            )
+            detail = law()
+            outcome = LawOutcome.PASSED if detail else LawOutcome.SKIPPED
         except BrokenLawError as error:
             outcome, detail = LawOutcome.FAILED, str(error)
             with suppress(BrokenLawError):
                 lives.clear()
+        detail = detail or "the cloud has none"
         yield Check(name=name, outcome=outcome, detail=detail, seconds=time.monotonic() - started)
