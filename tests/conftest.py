@@ -17,11 +17,14 @@ from declarative.model.spec.project import EVENT_TYPES
 from declarative.store import events
 from declarative.store.sql import Connection
 from tests.support.cli import Project
+from tests.support.examples import examples
 
 # No deadline: how long an example takes says more about the machine than about the code. In CI, the same
 # examples each time (./dev test --hypothesis-profile=NAME picks another one).
-settings.register_profile("local", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
+settings.register_profile("local", deadline=None, max_examples=examples(100))
+settings.register_profile(
+    "ci", settings.get_profile("local"), derandomize=True, database=None, print_blob=True
+)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 # The scripts of hosts run here, too, in folders below /tmp: no rule for them gets into this machine's /etc.

@@ -5,7 +5,6 @@ complete apply, nothing more is planned. Existing things are never forgotten.
 FLEETFORM_EXAMPLES=1000 pytest tests/laws/test_any_sequence.py goes through that many sequences.
 """
 
-import os
 import random
 
 from hypothesis import HealthCheck, event, settings
@@ -15,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from declarative.model.state import Address
 from declarative.model.status import NodeState, RankState
 from declarative.planner.plan import Op
+from tests.support.examples import examples
 from tests.support.model import NOW, World, must, project, set_limits
 from tests.support.strategies import BACKENDS, ENDS, pairs, words
 
@@ -194,6 +194,6 @@ TestFleet = Fleet.TestCase
 TestFleet.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    max_examples=int(os.environ.get("FLEETFORM_EXAMPLES", "30")),
+    max_examples=examples(30),
     stateful_step_count=25,
 )

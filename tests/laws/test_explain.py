@@ -14,6 +14,7 @@ from declarative.placement.catalog import ANYWHERE
 from declarative.placement.explain.alternatives import Scene, instead, places
 from declarative.placement.place import place
 from declarative.placement.problem import Ask, FleetRule, Node, NodeType, PlacementOutcome, of_node, of_offer
+from tests.support.examples import examples
 from tests.support.worlds import Case, cases
 
 
@@ -47,7 +48,7 @@ def goes(scene: Scene, one: Ask, node: str, rules: dict[str, FleetRule] | None =
 
 
 @pytest.mark.slow
-@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=100)
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=examples(100))
 @given(cases())
 def test_what_else_would_do_does_and_what_would_not_does_not(case):
     """Held against the planner: with the rank alone to place, and pinned to each node and each offer."""
@@ -64,7 +65,7 @@ def test_what_else_would_do_does_and_what_would_not_does_not(case):
         held_to(rest, one, found, seat)
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=100)
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=examples(100))
 @given(cases())
 def test_what_would_hold_a_refused_rank_is_nothing(case):
     """A task of one rank that is refused has no place: then nothing would hold a rank of it."""

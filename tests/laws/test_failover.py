@@ -5,7 +5,6 @@ FLEETFORM_EXAMPLES=500 pytest tests/laws/test_failover.py looks at that many.
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 
@@ -21,13 +20,14 @@ from declarative.planner.offers import broken_limit
 from declarative.planner.plan import Op
 from declarative.provider import PermanentKind
 from declarative.render.plan_document import plan_json
+from tests.support.examples import examples
 from tests.support.market import KilledError, Market, Site, no_room
 from tests.support.planned import declared
 
 LAW = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    max_examples=int(os.environ.get("FLEETFORM_EXAMPLES", "20")),
+    max_examples=examples(20),
 )
 ZONES = ("za", "zb", "zc")
 REGIONS = ("east", "west")

@@ -3,7 +3,6 @@
 FLEETFORM_EXAMPLES=5000 pytest tests/laws/test_placement.py looks at that many examples of each law.
 """
 
-import os
 import random
 from dataclasses import replace
 
@@ -16,13 +15,14 @@ from declarative.model.spec import CreationPolicy
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.problem import Ask, Choice, PlacementOutcome, Verdict
 from tests.support.brute import placed, score
+from tests.support.examples import examples
 from tests.support.varied import later, of_vendors, promised, running, without_claims
 from tests.support.worlds import Case, Taste, cases, seeded, sizes_that_divide
 
 LAW = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    max_examples=int(os.environ.get("FLEETFORM_EXAMPLES", "100")),
+    max_examples=examples(100),
 )
 SEEDS = st.integers(0, 1 << 16)
 FRESH = Taste(fresh=True)

@@ -4,7 +4,6 @@ FLEETFORM_EXAMPLES=5000 pytest tests/laws/test_planner.py looks at that many exa
 """
 
 import functools
-import os
 import random
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from declarative.planner.part import part_of_plan, part_with_room, possible_targ
 from declarative.planner.plan import Op, Reason, ReservationStatus, group_of
 from declarative.render.output_json import to_json
 from declarative.render.plan_document import plan_json
+from tests.support.examples import examples
 from tests.support.model import World, offers_of, project, set_limits
 from tests.support.strategies import BACKENDS, happen, pairs, words
 
@@ -30,7 +30,7 @@ SICK = sorted({*NodeState} - BOOTING - {NodeState.READY})
 LAW = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    max_examples=int(os.environ.get("FLEETFORM_EXAMPLES", "80")),
+    max_examples=examples(80),
 )
 
 

@@ -3,7 +3,6 @@
 FLEETFORM_EXAMPLES=2000 pytest tests/placement/test_benchmark_worlds.py looks at that many small cases.
 """
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,13 +28,14 @@ from declarative.planner.make import make_plan
 from declarative.planner.offers import fleet_offers
 from declarative.render.plan_document import plan_json
 from tests.support import brute
+from tests.support.examples import examples
 from tests.support.model import spec
 from tests.support.worlds import Case, Taste, seeded
 
 PATIENT = 600
 """Seconds for a question: it takes far less, and a busy machine may not change the answer."""
 
-SEEDS = range(int(os.environ.get("FLEETFORM_EXAMPLES", "150")))
+SEEDS = range(examples(150))
 needs_highs = pytest.mark.skipif(not solver.available(), reason=solver.HINT)
 
 

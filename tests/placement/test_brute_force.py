@@ -5,7 +5,6 @@ FLEETFORM_EXAMPLES=2000 pytest tests/placement/test_brute_force.py looks at that
 """
 
 import functools
-import os
 import random
 from dataclasses import dataclass, field, replace
 
@@ -17,11 +16,12 @@ from declarative.model.spec import Fleet, Task
 from declarative.model.status import NodeState, Readiness
 from declarative.placement.problem import Ask, FleetRule, Node
 from tests.support.brute import Best, best, cost, least_cost, placed, score
+from tests.support.examples import examples
 from tests.support.model import spec
 from tests.support.varied import empty_worlds, grown, of_vendors, without_claims
 from tests.support.worlds import SHAPES, Case, Taste, seeded
 
-SEEDS = range(int(os.environ.get("FLEETFORM_EXAMPLES", "500")))
+SEEDS = range(examples(500))
 CALM = Taste(calm=True)
 CENT = 1e-6
 

@@ -1,6 +1,5 @@
 """Claims: a waiting task keeps the blocks that it waits for (docs/placement.md, "Waiting tasks")."""
 
-import os
 import random
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.placement.check import violations
 from tests.placement.test_placement import ask, fleet, node, offer, places, run
+from tests.support.examples import examples
 from tests.support.model import World
 from tests.support.model import project as declared
 from tests.support.varied import without_claims
@@ -18,7 +18,7 @@ from tests.support.worlds import Taste, cases, sizes_that_divide
 LAW = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    max_examples=int(os.environ.get("FLEETFORM_EXAMPLES", "100")),
+    max_examples=examples(100),
 )
 
 

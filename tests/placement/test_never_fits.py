@@ -1,11 +1,10 @@
 """`never-fits` is true, and so is `no-capacity`: the empty world decides (`placement.explain.never`)."""
 
-import os
-
 import pytest
 from hypothesis import HealthCheck, event, example, given, settings
 
 from tests.placement.test_placement import ask, fleet, node, offer, run
+from tests.support.examples import examples
 from tests.support.model import World
 from tests.support.planned import GPU, H100, bring, look, refused, small
 from tests.support.varied import empty_worlds
@@ -14,7 +13,7 @@ from tests.support.worlds import Taste, cases, seeded
 LAW = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    max_examples=int(os.environ.get("FLEETFORM_EXAMPLES", "100")),
+    max_examples=examples(100),
 )
 FRESH, NODES = Taste(fresh=True), Taste(least_nodes=4)
 

@@ -1,6 +1,5 @@
 """What a refusal counts: the places that a task wanted, those that it found, and how many it is short by."""
 
-import os
 import re
 from dataclasses import replace
 
@@ -8,13 +7,14 @@ from hypothesis import HealthCheck, event, given, settings
 
 from declarative.placement.problem import Ask, Verdict
 from tests.placement.test_placement import ask, fleet, node, offer, run
+from tests.support.examples import examples
 from tests.support.varied import later, running
 from tests.support.worlds import Taste, cases
 
 LAW = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    max_examples=int(os.environ.get("FLEETFORM_EXAMPLES", "100")),
+    max_examples=examples(100),
 )
 COUNTS = re.compile(r": (\d+) (?:place|whole idle node)s?(?: in one cluster fleet)? wanted, (\d+) found")
 

@@ -1,13 +1,12 @@
 """How nodes are split and shared: docs/architecture.md, "Blocks", with cases that dstack gets wrong."""
 
-import os
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from declarative.model.blocks import Shape, cpus_of, divisors, fewest, gpus_of, misfits, share, split
 from declarative.model.spec import Resources
+from tests.support.examples import examples
 from tests.support.model import spec
 
 
@@ -160,7 +159,7 @@ def nodes():
     )
 
 
-@settings(max_examples=int(os.environ.get("FLEETFORM_EXAMPLES", "500")))
+@settings(max_examples=examples(500))
 @given(nodes(), requests(), st.integers(0, 100))
 @example(Shape(cpu=8, memory_mib=7), {"memory": "0GB..1GB"}, 0)
 @example(Shape(cpu=4, memory_mib=9000, gpus=4), {"gpu": "0..2"}, 0)

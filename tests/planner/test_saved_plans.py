@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import random
 from dataclasses import replace
 from typing import Any
@@ -36,6 +35,7 @@ from declarative.planner.saved_plan import (
 )
 from declarative.render.plan import plan_text
 from declarative.render.plan_document import plan_json
+from tests.support.examples import examples
 from tests.support.model import World, offers_of, project, set_limits
 from tests.support.planned import plan_of
 from tests.support.strategies import BACKENDS, happen, pairs
@@ -43,7 +43,7 @@ from tests.support.strategies import BACKENDS, happen, pairs
 LAW = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    max_examples=int(os.environ.get("FLEETFORM_EXAMPLES", "40")),
+    max_examples=examples(40),
 )
 FLEET = {
     "name": "aa",

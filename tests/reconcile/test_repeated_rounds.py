@@ -30,6 +30,7 @@ from declarative.store.records import SEEN_ANEW
 from providers.local import folders
 from tests.laws.test_planner import LAW, SEEDS, declared, lived
 from tests.support.cli import Project, fleet, kill_ranks, task, until, volume
+from tests.support.examples import examples
 from tests.support.model import set_limits
 from tests.support.rounds import Clock, Here
 from tests.support.strategies import pairs
@@ -219,7 +220,7 @@ def test_after_any_change_a_loop_plans_as_a_cold_command(project: Project, loop:
 @settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    max_examples=int(os.environ.get("FLEETFORM_EXAMPLES", "8")),
+    max_examples=examples(8),
 )
 @given(st.lists(st.tuples(st.sampled_from(sorted(CHANGES)), st.booleans()), min_size=1, max_size=6))
 @example([("fewer nodes", False), ("more nodes", True), ("fewer nodes", True)])
