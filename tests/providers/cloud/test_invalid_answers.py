@@ -76,6 +76,7 @@ def secrets(monkeypatch):
     for name in ("GAP", "LAUNCH_GAP"):
         monkeypatch.setattr(lambda_cloud, name, 0.0)
     monkeypatch.setattr(lambda_cloud.Lambda, "settle", 0.0)
+    monkeypatch.setattr(account, "FIRST_PAUSE", 0.0)
     monkeypatch.setattr(account, "time", SimpleNamespace(monotonic=_ticking(), sleep=lambda _: None))
 
 
