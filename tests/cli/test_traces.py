@@ -71,7 +71,7 @@ def test_a_collector_gets_the_spans_of_an_apply(project):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     env = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_address[1]}",
         "OTEL_EXPORTER_OTLP_COMPRESSION": "none",

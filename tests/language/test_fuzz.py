@@ -25,7 +25,6 @@ from tests.support.fuzz import BASE, applied, as_file, try_project
 ROOT = File(__file__).parents[2]
 ATHERIS = File(__file__).parents[1] / "support" / "fuzz_atheris.py"
 SHARE = 1 if os.environ.get("CI") else 10
-WORLD = applied()
 QUIET = settings(deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 TEXTS = (
@@ -169,7 +168,7 @@ def run(strategy: st.SearchStrategy[list[Any]], projects: int, documents: int, r
     def each(project: list[Any]) -> None:
         nonlocal count
         count += len(project)
-        met.add(try_project({"a.yaml": as_file(project)}, WORLD))
+        met.add(try_project({"a.yaml": as_file(project)}, applied()))
 
     each()
     assert count >= documents
@@ -244,8 +243,8 @@ def test_any_files_are_planned_or_refused():
     def each(contents: list[bytes]) -> None:
         nonlocal count
         count += len(contents)
-        try_project({f"{i}.yaml": content for i, content in enumerate(contents)}, WORLD)
-        try_project({"a.yaml": as_file(BASE), "b.yaml": b"\n".join(contents)}, WORLD)
+        try_project({f"{i}.yaml": content for i, content in enumerate(contents)}, applied())
+        try_project({"a.yaml": as_file(BASE), "b.yaml": b"\n".join(contents)}, applied())
 
     each()
     assert count >= 2_000 // SHARE
@@ -254,7 +253,7 @@ def test_any_files_are_planned_or_refused():
 def test_files_that_nobody_packed_are_planned():
     """A plan of values alone has no digest of the task's files; found by atheris."""
     task = b"type: task\nname: train\ncommands: [sh run.sh]\nfiles: [build]\n"
-    assert try_project({"a.yaml": task}, WORLD) != "refused"
+    assert try_project({"a.yaml": task}, applied()) != "refused"
 
 
 @pytest.mark.slow
@@ -293,4 +292,4 @@ def test_bytes_that_atheris_finds_are_planned_or_refused(tmp_path):
 
 def test_the_base_is_planned_from_both_sides():
     """So that the mutations begin at what works."""
-    assert try_project({"a.yaml": as_file(BASE)}, WORLD) == "changes"
+    assert try_project({"a.yaml": as_file(BASE)}, applied()) == "changes"

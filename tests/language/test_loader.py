@@ -1350,29 +1350,33 @@ def test_ten_thousand_documents(tmp_path):
 
 
 HOSTILE = {
-    "many wrong fields": "type: fleet\nname: gpu\n" + "".join(f"f{i}: 1\n" for i in range(150_000)),
-    "many undefined variables": FLEET
-    + "regions:\n"
-    + "".join(f"- ${{{{ var.v{i} }}}}\n" for i in range(150_000)),
-    "many broken expressions": FLEET
-    + "regions:\n"
-    + "".join(f"- ${{{{ (a{i} }}}}\n" for i in range(150_000)),
-    "much text from a variable": "type: project\nvariables:\n  x: "
-    + "y" * 60_000
-    + "\n---\n"
-    + FLEET
-    + "regions:\n"
-    + "- ${{ var.x }}\n" * 150_000,
-    "many mounts": TASK + "volumes:\n" + "".join(f"- v{i}:/{i}\n" for i in range(150_000)),
-    "long names of ranks": "type: project\nvariables: {x: "
-    + "y" * 60_000
-    + "}\n---\n"
-    + TASK
-    + "nodes: 99999\nvolumes: ['${{ var.x }}-${{ node_rank }}:/d']\n",
-    "long values": "---\n".join(
+    "many wrong fields": lambda: "type: fleet\nname: gpu\n" + "".join(f"f{i}: 1\n" for i in range(150_000)),
+    "many undefined variables": lambda: (
+        FLEET + "regions:\n" + "".join(f"- ${{{{ var.v{i} }}}}\n" for i in range(150_000))
+    ),
+    "many broken expressions": lambda: (
+        FLEET + "regions:\n" + "".join(f"- ${{{{ (a{i} }}}}\n" for i in range(150_000))
+    ),
+    "much text from a variable": lambda: (
+        "type: project\nvariables:\n  x: "
+        + "y" * 60_000
+        + "\n---\n"
+        + FLEET
+        + "regions:\n"
+        + "- ${{ var.x }}\n" * 150_000
+    ),
+    "many mounts": lambda: TASK + "volumes:\n" + "".join(f"- v{i}:/{i}\n" for i in range(150_000)),
+    "long names of ranks": lambda: (
+        "type: project\nvariables: {x: "
+        + "y" * 60_000
+        + "}\n---\n"
+        + TASK
+        + "nodes: 99999\nvolumes: ['${{ var.x }}-${{ node_rank }}:/d']\n"
+    ),
+    "long values": lambda: "---\n".join(
         f"{FLEET}placement: {'x' * 400_000}\nblocks: {'9' * 4000}\n" for _ in range(9)
     ),
-    "dangling references": "---\n".join(
+    "dangling references": lambda: "---\n".join(
         f"{TASK.replace('train', f't{i}')}fleets: [fleet-{i}a]\n---\n{FLEET.replace('gpu', f'fleet-{i}')}"
         for i in range(10_000)
     ),
@@ -1383,7 +1387,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_projects_fail_fast(tmp_path, name):
     start = time.process_time()
-    found = errors(write(tmp_path, a=HOSTILE[name]))
+    found = errors(write(tmp_path, a=HOSTILE[name]()))
     assert len(found) <= 1_001
     assert all(len(d.summary) < 400 for d in found)
     assert time.process_time() - start < 25

@@ -1,7 +1,7 @@
 """Rules for imports that import-linter's contracts cannot express, also for imports inside functions."""
 
-import ast
 import functools
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -50,7 +50,6 @@ def test_no_two_classes_have_one_name():
     """A reader meets a class by its name, and seldom by its module."""
     homes = defaultdict(list)
     for path in sorted(HOUSE.rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef):
-                homes[node.name].append(str(path.relative_to(HOUSE)))
+        for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
+            homes[name].append(str(path.relative_to(HOUSE)))
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}

@@ -40,7 +40,7 @@ class Forge(ThreadingHTTPServer):
 def forge() -> Iterator[Forge]:
     """A server that answers until the end."""
     found = Forge()
-    thread = threading.Thread(target=found.serve_forever)
+    thread = threading.Thread(target=found.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield found

@@ -5,6 +5,7 @@ Shared by `test_fuzz.py` (hypothesis) and `fuzz_atheris.py`.
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import tempfile
@@ -106,6 +107,7 @@ def loaded(files: Mapping[str, bytes]) -> Desired | tuple[Diagnostic, ...]:
         shutil.rmtree(folder)
 
 
+@functools.cache
 def applied() -> World:
     """The world after `BASE` was applied."""
     world = World()

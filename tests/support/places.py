@@ -170,7 +170,7 @@ def sky(folder: Path, clock: Clock) -> Iterator[tuple[Sky, Project]]:
     cumulus.clock = clock
     world = CloudWorld(folder / "sky.db", clock=clock)
     cloud = Cloud(world, 0.0, 0.0, 0, 0.0)
-    threading.Thread(target=cloud.serve_forever, daemon=True).start()
+    threading.Thread(target=cloud.serve_forever, args=(0.02,), daemon=True).start()
     host, port = cloud.server_address[:2]
     url = {"options": {"url": f"http://{host!s}:{port}"}}
     backend = {"type": "backend", "name": "sky", "driver": "cumulus", "regions": ["sky-1"], **url}

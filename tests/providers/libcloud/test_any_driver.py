@@ -304,6 +304,7 @@ def test_what_is_declared_wrong_is_said(plain, tmp_path, more, text):
 @pytest.fixture
 def linode(tmp_path, monkeypatch):
     """Linode as libcloud recorded it."""
+    monkeypatch.setattr(LibcloudSite, "settle", 0.05)
     monkeypatch.setenv("PLAIN_KEY", "a-secret-of-mine")
     answers = {
         "GET /v4/linode/types": recorded("linode_v4", "list_types"),
