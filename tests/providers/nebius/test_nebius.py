@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -23,6 +25,7 @@ from providers.cloud import account, cloud
 from providers.testing import NODE, VOLUME, Conformance, Spoilt
 from tests.providers.cloud.stand_in import Clock, Fault, Pace
 from tests.providers.cloud.web import LOST, Answer, Asked
+from tests.support.cli import Project
 from tests.support.model import of_attachment
 
 REASON = "the packages nebius and grpcio are not here"
@@ -30,6 +33,7 @@ pytest.importorskip("grpc", reason=REASON, exc_type=ImportError)
 pytest.importorskip("tests.providers.nebius.server", reason=REASON, exc_type=ImportError)
 
 from providers.cloud.any.nebius_site import Nebius as Site  # noqa: E402
+from providers.cloud.rpc import Link  # noqa: E402
 from tests.providers.nebius.messages import messages, plain  # noqa: E402
 from tests.providers.nebius.server import (  # noqa: E402
     FABRIC,
@@ -95,6 +99,11 @@ class Judged(Nebius):
 
     def ids(self, kind: str) -> list[str]:
         return [one.metadata.id for one in self.of(kind)]
+
+    def made(self, kind: str) -> int:
+        """How many were ever made."""
+        names = [one.request.type_url.rpartition(".")[2] for one in self.operations.values()]
+        return names.count(f"Create{kind}Request")
 
     def empty(self) -> bool:
         self.clock.advance(600)
@@ -181,7 +190,7 @@ class TestNebius(Conformance):
             if how is Spoilt.DENIED:
                 return self.server.refusal("UNAUTHENTICATED", "no", "Unauthenticated").answer
             if how is Spoilt.SENSELESS:
-                return 200, Senseless()
+                return 200, Odd(b"<html>oops")
             if asked.line.endswith(("InstanceService/Create", "DiskService/Create")):
                 self.server.served(asked)
                 return LOST
@@ -191,11 +200,14 @@ class TestNebius(Conformance):
         return provider(self.ways[-1], folder, lineage)
 
 
-class Senseless:
-    """An answer that is no message."""
+class Odd:
+    """The bytes of an answer, changed."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
 
     def SerializeToString(self) -> bytes:  # noqa: N802  # protobuf's name
-        return b"<html>oops"
+        return self._data
 
 
 del Conformance  # it is no test itself
@@ -308,12 +320,13 @@ def test_each_disk_keeps_its_device_when_another_goes(fleet: Fleet, neb: Judged)
     assert devices() == {}
 
 
-def test_what_others_attached_stays(fleet: Fleet, neb: Judged) -> None:
+def test_what_others_attached_stays_as_it_is(fleet: Fleet, neb: Judged) -> None:
+    """It moves to the place of the disk that goes, and takes over nothing of it."""
     node, volume, theirs = fleet.node(), fleet.volume(), Fleet(neb, Path(), "lineage-2").volume()
-    instance = neb.things[node.outputs["id"]]
-    instance.spec.secondary_disks.add(attach_mode="READ_ONLY").existing_disk.id = theirs.outputs["id"]
-    neb._relate()
     held = fleet.attach(node, volume)
+    disks = neb.things[node.outputs["id"]].spec.secondary_disks
+    disks.add(attach_mode="READ_ONLY").existing_disk.id = theirs.outputs["id"]
+    neb._relate()
     fleet.delete(held)
     (left,) = neb.things[node.outputs["id"]].spec.secondary_disks
     assert (left.existing_disk.id, left.attach_mode, left.device_id) == (theirs.outputs["id"], 1, "")
@@ -354,6 +367,9 @@ def test_states_of_a_machine(fleet: Fleet, neb: Judged) -> None:
     ):
         neb._state(instance, name)
         assert state() is expected, name
+    instance.status.reconciling = True
+    assert state() is NodeState.PROVISIONING
+    instance.status.reconciling = False
     fleet.provider._nodes._driver.note_ready(node)
     neb._state(neb.things[node.outputs["id"]], "STOPPED")
     assert state() is NodeState.NOT_READY
@@ -652,9 +668,33 @@ def test_a_lost_request_makes_nothing_twice(fleet: Fleet, neb: Judged, line: str
     held = fleet.attach(node, volume)
     assert not neb.faults
     once(neb, node, volume)
+    assert (neb.made("Instance"), neb.made("Disk")) == (1, 1)
     for record in (held, volume, node):
         fleet.delete(record)
     assert neb.empty()
+
+
+@pytest.mark.parametrize("kind", ["Instance", "Disk"])
+def test_what_is_listed_late_is_not_made_again(neb: Judged, tmp_path: Path, kind: str) -> None:
+    """Its name is taken."""
+    lists: list[Asked] = []
+
+    def late(asked: Asked) -> Answer | None:
+        if not asked.line.endswith(f"{kind}Service/List"):
+            return None
+        lists.append(asked)
+        status, answer = neb.served(asked)
+        if len(lists) < 6:
+            answer.items.clear()
+        return status, answer
+
+    neb.faults = [Fault(line=f"{kind}Service/Create")]
+    with Way(neb, late) as way:
+        fleet = Fleet(way, tmp_path)
+        made = fleet.node() if kind == "Instance" else fleet.volume()
+    assert neb.ids(kind) == [made.outputs["id"]]
+    assert len([asked for asked in neb.asked if asked.line.endswith(f"{kind}Service/Create")]) > 1
+    assert neb.made(kind) == 1
 
 
 def test_pages_shift_while_they_are_read(fleet: Fleet, neb: Judged, tmp_path: Path) -> None:
@@ -729,12 +769,175 @@ def test_nothing_is_lost_or_made_twice(tmp_path: Path, seed: int) -> None:
             except KilledError:
                 continue
 
+    big = {"instance_type": H100, "placement": "cluster"} if seed % 2 else {}
     with Judged(Clock(tick=7.0)) as neb, Way(neb, happens) as way:
-        volume, node = until_done(lambda f: f.volume()), until_done(lambda f: f.node())
+        volume, node = until_done(lambda f: f.volume()), until_done(lambda f: f.node(**big))
         held = until_done(lambda f: f.attach(node, volume))
         once(neb, node, volume)
+        assert len(neb._all("GpuCluster")) == seed % 2
+        assert (neb.made("Instance"), neb.made("Disk")) == (1, 1)
         for record in (held, volume, node):
             until_done(partial(Fleet.delete, record=record))
         assert neb.empty()
         state["on"] = False
         assert Fleet(way, tmp_path).provider.inventory() == ()
+
+
+# ------------------------------------------------------------------------------------- the line
+
+
+def test_the_fence_is_asked_last(fleet: Fleet, neb: Judged, tmp_path: Path, monkeypatch: Any) -> None:
+    """Once the channel is connected: a command that lost its lock meanwhile sends nothing."""
+    steps: list[str] = []
+    real = Link._connect
+
+    def connect(link: Link, timeout: int) -> None:
+        real(link, timeout)
+        steps.append("connected")
+
+    def fence() -> None:
+        steps.append("asked")
+        if len(steps) == 3:
+            raise PermanentError(PermanentKind.CONFLICT, "the lock is another's")
+
+    monkeypatch.setattr(Link, "_connect", connect)
+    count = len(neb.asked)
+    with pytest.raises(PermanentError, match="the lock is another's"):
+        provider(neb, tmp_path, fence=fence).inventory()
+    assert steps == ["asked", "connected", "asked"]
+    assert len(neb.asked) == count
+
+
+def test_a_server_that_comes_back_is_found(tmp_path: Path) -> None:
+    """GRPC would wait longer from try to try."""
+    with Judged(Clock(tick=7.0)) as neb:
+        found, port = provider(neb, tmp_path), neb.address
+        assert found.inventory() == ()
+    with pytest.raises(TransientError, match="no connection") as raised:
+        found.inventory()
+    assert raised.value.kind is TransientKind.NOT_SENT
+    again = Judged(Clock(tick=7.0))
+    again._server.add_insecure_port(port)
+    with again:
+        assert found.inventory() == ()
+
+
+HOSTILE = int(os.environ.get("FLEETFORM_HOSTILE", "400"))
+"""How many odd answers are tried."""
+
+
+@pytest.mark.slow
+def test_any_answer_is_read_or_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes are changed, cut, repeated or put in another's place; errors have odd codes and details."""
+    monkeypatch.setattr(account, "PATIENCE", 0.02)
+    odd, count, luck = {"on": False}, Counter[str](), random.Random(7)
+    older: list[bytes] = [b""]
+
+    def changed(data: bytes) -> bytes:
+        parts = bytearray(data)
+        for _ in range(luck.randrange(1, 6)):
+            at = luck.randrange(len(parts) + 1)
+            match luck.randrange(5):
+                case 0:
+                    parts[at : at + 1] = bytes([luck.randrange(256)])
+                case 1:
+                    del parts[at : at + luck.randrange(1, 30)]
+                case 2:
+                    parts[at:at] = parts[max(0, at - luck.randrange(1, 60)) : at]
+                case 3:
+                    parts[at:at] = luck.randbytes(luck.randrange(1, 9))
+                case _:
+                    return luck.choice(older)
+        return bytes(parts)
+
+    def happens(asked: Asked) -> Answer | None:
+        if not odd["on"] or luck.random() < 0.4:
+            return None
+        data = behind.served(asked)[1].SerializeToString()
+        older.append(data)
+        del older[:-50]
+        count["answers"] += 1
+        if luck.random() < 0.2:
+            details = messages()["google.rpc.Status"](code=luck.randrange(1, 17), message="odd")
+            details.details.add(type_url="x/nebius.common.v1.ServiceError", value=changed(data[:200]))
+            return details.code, details
+        return 200, Odd(changed(data))
+
+    with Judged(Clock(tick=7.0)) as behind, Way(behind, happens) as way:
+        fleet = Fleet(way, tmp_path)
+        volume, node = fleet.volume(), fleet.node(instance_type=H100, placement="cluster")
+        held = fleet.attach(node, volume)
+        odd["on"] = True
+        number = 0
+        while count["answers"] < HOSTILE:
+            number += 1
+            new = Record(address=Address("node", f"n-{number}"), backend="neb", inputs=node.inputs)
+            found = provider(way, tmp_path)
+            calls: list[Callable[[], Any]] = [
+                found.inventory,
+                found.offers,
+                partial(found.find, node.address, token("lineage-1", node.address, 1, None)),
+                partial(found.create, new.address, token("lineage-1", new.address, 1, None), new.inputs, {}),
+                partial(found.update, volume, "t", {**volume.inputs, "tags": {"a": str(number)}}),
+                partial(found.delete, new),
+                partial(found.recall, [node, volume, held]),
+                partial(type(found).readiness, found, [node]),
+            ]
+            try:
+                luck.choice(calls)()
+            except (TransientError, PermanentError) as error:
+                count[str(error.kind)] += 1
+            else:
+                count["taken"] += 1
+    assert count["taken"] > HOSTILE // 50
+    assert count[str(TransientKind.AMBIGUOUS)] > HOSTILE // 50
+
+
+# ------------------------------------------------------------------------------------- the command
+
+
+@pytest.mark.slow
+def test_the_command_takes_the_next_offer_and_destroys(neb: Judged, tmp_path: Path) -> None:
+    """The cheaper type is offered, and there is no capacity for it."""
+    project, env = Project(tmp_path), {"NEBIUS_IAM_TOKEN": KEY}
+    neb.stock["gpu-l40s"] = 0
+    project.declare(
+        {
+            "type": "backend",
+            "name": "neb",
+            "driver": "nebius",
+            "regions": [REGION],
+            "endpoint": f"http://{neb.address}",
+            "image": FAMILY,
+            "options": {"project": PROJECT},
+        },
+        {
+            "type": "fleet",
+            "name": "gpu",
+            "backends": ["neb"],
+            "nodes": 2,
+            "placement": "cluster",
+            "instance_types": [L40S, H100],
+            "fallback": "any",
+            "resources": {"gpu": "1.."},
+            "prevent_destroy": False,
+        },
+        {
+            "type": "volume",
+            "name": "data",
+            "backend": "neb",
+            "region": REGION,
+            "size": "3GB",
+            "prevent_destroy": False,
+        },
+    )
+    project.apply(env=env)
+    creates = [asked.body for asked in neb.asked if asked.line.endswith("InstanceService/Create")]
+    assert {one.spec.resources.platform for one in creates} == {"gpu-l40s", "gpu-h100-sxm"}
+    (cluster,) = neb._all("GpuCluster")
+    assert clustered(neb) == [cluster.metadata.id] * 2
+    assert [disk.status.size_bytes for disk in neb.of("Disk")] == [3 * 2**30]
+    assert project.plan(env=env)["actions"] == []
+    project.run("destroy", "--auto-approve", env=env)
+    assert neb.empty()
+    assert KEY not in (tmp_path / ".fleetform" / "state.db").read_bytes().decode("latin-1")
