@@ -67,7 +67,7 @@ class Link:
         """`file` has the certificates of authorities, in place of gRPC's own."""
         options = [("grpc.max_receive_message_length", MOST_BYTES), ("grpc.enable_retries", 0)]
         options += [(f"grpc.{name}_reconnect_backoff_ms", 500) for name in ("initial", "min", "max")]
-        self._at = f"{host.name}:{host.port}"
+        self._at, self._secure = f"{host.name}:{host.port}", host.secure
         if host.secure:
             login = grpc.ssl_channel_credentials(Path(file).read_bytes() if file else None)
             self._channel = grpc.secure_channel(self._at, login, options)
@@ -98,7 +98,8 @@ class Link:
         finally:
             self._channel.unsubscribe(states.put)
         if state is not kinds.READY:
-            raise ConnectionRefusedError(f"there is no connection to {self._at}")
+            trust = ", or its certificate is not trusted (see REQUESTS_CA_BUNDLE)" if self._secure else ""
+            raise ConnectionRefusedError(f"there is no connection to {self._at}{trust}")
 
 
 class Rpc:

@@ -8,13 +8,16 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from declarative.model.state import Address, Record, token
@@ -29,7 +32,7 @@ from tests.support.cli import Project
 from tests.support.model import of_attachment
 
 REASON = "the packages nebius and grpcio are not here"
-pytest.importorskip("grpc", reason=REASON, exc_type=ImportError)
+grpc = pytest.importorskip("grpc", reason=REASON, exc_type=ImportError)
 pytest.importorskip("tests.providers.nebius.server", reason=REASON, exc_type=ImportError)
 
 from providers.cloud.any.nebius_site import Nebius as Site  # noqa: E402
@@ -808,11 +811,35 @@ def test_the_fence_is_asked_last(fleet: Fleet, neb: Judged, tmp_path: Path, monk
     assert len(neb.asked) == count
 
 
+def test_certificates_are_checked(
+    tmp_path: Path, key: rsa.RSAPrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    start = datetime.now(UTC) - timedelta(days=1)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, start, start + timedelta(days=2))
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    certificate = builder.sign(key, SHA256()).public_bytes(Encoding.PEM)
+    (tmp_path / "ca.pem").write_bytes(certificate)
+    neb = Judged(Clock(tick=7.0))
+    login = grpc.ssl_server_credentials([(pem(key).encode(), certificate)])
+    port = neb._server.add_secure_port("localhost:0", login)
+    with neb:
+        endpoint = f"https://localhost:{port}"
+        with pytest.raises(TransientError, match="certificate is not trusted"):
+            provider(neb, tmp_path, endpoint=endpoint).inventory()
+        assert not neb.asked
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+        assert provider(neb, tmp_path, endpoint=endpoint).inventory() == ()
+
+
 def test_a_server_that_comes_back_is_found(tmp_path: Path) -> None:
-    """GRPC would wait longer from try to try."""
+    """By itself, gRPC would wait longer from try to try."""
     with Judged(Clock(tick=7.0)) as neb:
         found, port = provider(neb, tmp_path), neb.address
         assert found.inventory() == ()
+    with pytest.raises(TransientError):
+        found.inventory()  # the channel may not have seen yet that its server went
     with pytest.raises(TransientError, match="no connection") as raised:
         found.inventory()
     assert raised.value.kind is TransientKind.NOT_SENT
