@@ -346,13 +346,14 @@ class Crusoe(Site):
         }
         if network.subnets:
             body["network_interfaces"] = [_interface(network.subnets, wanted.region)]
-        if wanted.size.partition(".")[0].endswith("-ib"):
-            body["host_channel_adapters"] = [{"transport_partition_id": self._partition(wanted)}]
+        partition = self._partition(wanted) if wanted.size.partition(".")[0].endswith("-ib") else None
+        if partition:
+            body["host_channel_adapters"] = [{"transport_partition_id": partition}]
         path = self._vms
         try:
             answer = self._rest.ask("POST", path, body, about=wanted.region)
         except PermanentError as error:
-            raise self._why(error, wanted) from None
+            raise self._why(error, wanted, partition) from None
         operation = self._begun(answer, path, wanted.region)
         made = self._thing(operation, path)
         for _ in pauses(f"{made} cannot be found yet", wanted.region):
@@ -365,9 +366,9 @@ class Crusoe(Site):
             operation = self._again(operation, path, wanted.region)
         raise AssertionError("pauses end with a fault")
 
-    def _why(self, error: PermanentError, wanted: Wanted) -> ProviderError:
+    def _why(self, error: PermanentError, wanted: Wanted, partition: str | None) -> ProviderError:
         """The fault of a refused create. If its text does not say that it is a quota, the quotas and the
-        capacities do.
+        capacities do. The end of the last node may just have deleted the partition.
         """
         if error.kind is PermanentKind.CONFLICT or _TAKEN.search(error.summary):
             summary = f"what was made earlier is not listed yet, or is being deleted: {error.summary}"
@@ -376,6 +377,8 @@ class Crusoe(Site):
             return error
         kind: PermanentKind = error.kind
         with suppress(ProviderError), reading():
+            if partition and partition not in [one["id"] for one in self._own_partitions()]:
+                return TransientError(TransientKind.BUSY, error.summary, about=error.about)
             free = self._items(CAPACITIES, product_name=wanted.size, location=wanted.region)
             called = {wanted.size.rpartition(".")[0], *(str(one.get("quota_type")) for one in free)}
             quotas = self._items(f"{self._project}/quotas", "quotas")

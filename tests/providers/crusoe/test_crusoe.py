@@ -396,6 +396,22 @@ def test_a_lost_partition_is_found_again(fleet: Fleet, cru: Crusoe) -> None:
     assert nothing_is_left(cru)
 
 
+def test_a_partition_that_just_went_with_the_last_node_is_made_again(fleet: Fleet, cru: Crusoe) -> None:
+    deleted: list[str] = []
+
+    def deleting(asked: Asked) -> Answer:
+        if asked.line == f"POST {VMS}" and not deleted:
+            deleted.extend(cru.partitions)
+            cru.partitions.clear()
+        return cru(asked)
+
+    with Web(deleting) as way:
+        Fleet(way.url, fleet.provider._account.config.project_dir).node(**IN_CENTRAL)
+    (partition,) = cru.partitions
+    assert deleted
+    assert deleted != [partition]
+
+
 def test_a_fabric_without_the_type_is_no_capacity(fleet: Fleet, cru: Crusoe) -> None:
     del cru.stock[BIG, CENTRAL]
     with pytest.raises(PermanentError, match="no InfiniBand network") as raised:
