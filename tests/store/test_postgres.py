@@ -408,7 +408,7 @@ def again(step: Callable[[], Any]) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
-def test_a_connection_lost_at_any_commit_changes_nothing(postgres_url, after) -> None:
+def test_a_connection_lost_at_any_commit_changes_nothing(postgres, postgres_url, after) -> None:
     """It is then unknown whether it was committed: each step is repeated, and done once."""
     with open_store(postgres_url()) as store:
         counting = Breaking(store, 0, after=after)
@@ -416,7 +416,7 @@ def test_a_connection_lost_at_any_commit_changes_nothing(postgres_url, after) ->
         expected, commits = outcome(store), counting.seen
     assert commits > 15
     for number in range(1, commits + 1):
-        with open_store(postgres_url(), retry=again) as store:
+        with postgres.lent() as url, open_store(url, retry=again) as store:
             Breaking(store, number, after=after)
             steps(store)
             assert (number, outcome(store)) == (number, expected)

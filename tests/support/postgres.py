@@ -213,6 +213,13 @@ class Server:
         """Databases in which nothing was changed but what `USER` made: others may have them now."""
         self._free += databases
 
+    @contextmanager
+    def lent(self) -> Iterator[str]:
+        """The URL of a state in an empty database, which others may have afterwards."""
+        name = self.database()
+        yield self.url(name)
+        self.give_back(name)
+
     def url(self, database: str, **options: str) -> str:
         """The URL of a state there, over TLS."""
         given = {"sslmode": "verify-full", "sslrootcert": str(self.certificate), **options}
