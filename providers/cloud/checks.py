@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from declarative.model.inputs import NodeInputs, PlacedInputs, inputs_of
+from declarative.model.inputs import PlacedInputs, inputs_of
 from declarative.model.resource import INSTANCE_ID, VOLUME_ID
 from declarative.model.state import Address
 from declarative.provider import QUOTAS, PermanentError, PermanentKind, TransientError
 from declarative.provider.optional import Existing
 from providers.cloud import marks
-from providers.cloud.account import Account, Tagged, gibibytes
+from providers.cloud.account import Account, gibibytes
 from providers.cloud.marks import Mark
 from providers.cloud.shared_looks import asking
 
@@ -221,66 +221,6 @@ def unfit_volumes(seen: Seen, wanted: Mapping[Address, Mapping[str, Any]]) -> li
 
 TOGETHER = 0.05
 """Seconds for which a look at one thing waits for others to join."""
-ABOUT = "instance_ids"
-"""The YAML field with the instances."""
-
-
-M = TypeVar("M", bound=Tagged)
-
-
-class Driver(Protocol[M]):
-    """A cloud's calls for machines that others made. Faults are the port's."""
-
-    def named(self, asked: NodeInputs) -> M | None:
-        """The machine that `asked` names. Simultaneous looks are shared."""
-
-    def type_of(self, machine: M, made: str) -> str:
-        """See `nodes.Driver`."""
-
-    def take(self, machine: M, mark: Mark) -> None:
-        """Write the mark on a machine without an owner."""
-
-    def let_go(self, machine: M) -> None:
-        """Remove what we wrote from a machine."""
-
-
-def take(account: Account, driver: Driver[M], mark: Mark) -> M:
-    """The named instance, with our mark from now on. Nothing else about it changes."""
-    machine, free = seen(account, driver, mark)
-    if free:
-        driver.take(machine, mark)
-    return machine
-
-
-def let_go(account: Account, driver: Driver[M], machine: M) -> bool:
-    """Remove the mark from an instance of ours if its own tags say that it was adopted; returns whether they
-    do.
-    """
-    if not is_adopted(account.read(machine).inputs):
-        return False
-    driver.let_go(machine)
-    return True
-
-
-def seen(account: Account, driver: Driver[M], mark: Mark) -> tuple[M, bool]:
-    """The named instance, and whether it still has to be adopted; `PermanentError` if it has another owner or
-    is not as planned. In a plan, the mark has no token.
-    """
-    asked = mark.node
-    machine = driver.named(asked)
-    if machine is None or machine.gone:
-        summary = f"{mark.address}: there is no instance `{asked.instance_id}` in {asked.region}"
-        hint = "it has ended, or is in another region or account: take it out of `instance_ids`"
-        raise PermanentError(PermanentKind.NOT_FOUND, summary, about=ABOUT, hint=hint)
-    free = is_free(account, mark, machine.tags, machine.id)
-    found = {"instance_type": driver.type_of(machine, asked.instance_type), "zone": machine.zone}
-    for field, has in found.items():
-        wanted, word = getattr(asked, field), field.replace("_", " ")
-        if has and wanted != has:
-            summary = f"{mark.address}: the {word} of {machine.id} is {has}, and not {wanted}"
-            hint = "somebody changed it since it was planned: plan again"
-            raise PermanentError(PermanentKind.INVALID, summary, about=ABOUT, hint=hint)
-    return machine, free
 
 
 def existing(tags: Mapping[str, str], **facts: Any) -> Existing:

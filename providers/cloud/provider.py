@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from declarative.model.inputs import inputs_of
-from declarative.model.resource import VOLUME_ID
+from declarative.model.resource import VOLUME_ID, Offer
 from declarative.model.state import KINDS, Address, Record
 from declarative.model.status import NodeState, RankStatus, Readiness
 from declarative.provider import (
-    Config,
     Ended,
     Launch,
     PermanentError,
@@ -22,13 +22,15 @@ from declarative.provider import (
     TransientError,
 )
 from declarative.provider.optional import Existing, LogEnd, Terminal, Terms
-from providers.cloud.attachments import Attachments
+from providers.cloud import checks, marks
+from providers.cloud.any.account import Account, At
+from providers.cloud.any.attachments import Attachments
+from providers.cloud.any.nodes import Nodes
+from providers.cloud.any.site import Disk, Everyones, Machine, Size
+from providers.cloud.any.volumes import Volumes
 from providers.cloud.bad_answers import asked
 from providers.cloud.checks import is_adopted
 from providers.cloud.hosts import Disks, Hosts, Seen
-from providers.cloud.keys import Keys
-from providers.cloud.nodes import Nodes
-from providers.cloud.volumes import Volumes
 
 
 def _once_only(seen: Seen) -> Seen:
@@ -74,23 +76,55 @@ class Cloud:
     CAN: frozenset[str] = frozenset()
     """The `ABILITIES` that the cloud has and the driver supports."""
 
-    def __init__(
-        self,
-        config: Config,
-        keys: Keys,
-        nodes: Nodes[Any],
-        volumes: Volumes[Any],
-        attachments: Attachments[Any],
-    ) -> None:
-        self._nodes = nodes
-        self._volumes = volumes
-        self._attachments = attachments
-        self._config = config
-        self._keys = keys
+    KIND = ("region", "zone", "instance_type", "reservation")
+    """Inputs of a node on which the use of its reservation depends."""
+
+    def __init__(self, account: Account, *, adopts: bool = False) -> None:
+        """`adopts`: see `Site.adopts`."""
+        self.ADOPTS = adopts or self.ADOPTS
+        self._account = account
+        self._config = config = account.config
+        self._keys = keys = account.keys
         self.scrub = keys.scrub
+        self._nodes = Nodes(account, adopts=self.ADOPTS_INSTANCES)
+        self._volumes = Volumes(account)
+        self._attachments = Attachments(account, self._volumes)
         self._hosts = Hosts(config, keys, self._public)
         self._mounts = Disks(self._hosts)
         self._silent: set[str] = set()
+
+    @asked
+    def offers(self) -> tuple[Offer, ...]:
+        """The offers that the cloud reports for the backend's regions and zones."""
+        config = self._account.config
+        self._account.regions()
+        out: list[Offer] = []
+        for region in config.regions:
+            site = self._account.at(region).site
+            both = (False, True) if site.spots else (False,)
+            for size in site.sizes():
+                places = self._places(region, size)
+                kinds = both if size.spot is None else (size.spot,)
+                out += [self._offer(region, zone, size, spot) for spot in kinds for zone in places]
+        return tuple(out)
+
+    def _places(self, region: str, size: Size) -> list[str | None]:
+        """The zones in use of a region that have a size. None stands for the region itself."""
+        if size.regions is not None and region not in size.regions:
+            return []
+        zones, used = size.zones.get(region), self._account.config.zones
+        return [zone for zone in zones if not used or zone in used] if zones else [None]
+
+    def _offer(self, region: str, zone: str | None, size: Size, spot: bool) -> Offer:
+        return Offer(
+            backend=self._account.config.backend,
+            region=region,
+            zone=zone,
+            instance_type=size.name,
+            shape=size.shape,
+            price=None if spot and size.spot is None else size.price,
+            spot=spot,
+        )
 
     # ------------------------------------------------------------------------------------- things
 
@@ -144,11 +178,10 @@ class Cloud:
             case _:
                 raise PermanentError(PermanentKind.INVALID, f"{address} is no thing", about=str(address))
 
-    @asked
-    def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
+    def _unsupported(self, wanted: Mapping[Address, Mapping[str, Any]]) -> list[ProviderError]:
         """The faults of fields that this cloud does not support, once for each fleet."""
-        nodes = ((a, i) for a, i in wanted.items() if a.kind == "node")
-        first = {str(i.get("fleet")): (a, i) for a, i in reversed([*nodes])}
+        of_nodes = ((a, i) for a, i in wanted.items() if a.kind == "node")
+        first = {str(i.get("fleet")): (a, i) for a, i in reversed([*of_nodes])}
         faults: list[ProviderError] = [f for a, i in first.values() for f in self._unable(a, i)]
         adopts = {"volume": self.ADOPTS, "node": self.ADOPTS_INSTANCES}
         faults += [self._unadopted(a) for a, i in wanted.items() if is_adopted(i) and not adopts[a.kind]]
@@ -157,6 +190,22 @@ class Cloud:
                 self._keys.check()
             except PermanentError as error:
                 faults.append(error)
+        return faults
+
+    @asked
+    def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
+        faults = self._unsupported(wanted)
+        if self.ADOPTS:
+            faults += checks.unfit_volumes(self._volumes.seen, wanted)
+        if "reservation" in self.CAN:
+            made = (inputs_of("node", inputs) for address, inputs in wanted.items() if address.kind == "node")
+            nodes = [node for node in made if node.instance_id is None]
+            kinds = {tuple(str(getattr(node, key)) for key in self.KIND): node for node in nodes}
+            looks = [partial(self._nodes.reserved, kinds[key]) for key in sorted(kinds)]
+            faults += checks.faults_of((), looks)
+            for at in dict.fromkeys(self._account.at(node.region) for node in nodes):
+                here = [node for node in nodes if self._account.at(node.region) is at]
+                faults += at.site.groups.unfit(here) if at.site.groups else ()
         return faults
 
     def _unadopted(self, address: Address) -> PermanentError:
@@ -315,3 +364,42 @@ class Cloud:
 
     def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
         self._hosts.ssh.tidy(self._hosts.host(node), oldest)
+
+
+class TaggedCloud(Cloud):
+    """The same for a cloud with tags, whose site lists those of all (`Everyones`)."""
+
+    ADOPTS = True
+
+    @asked
+    def others(self, addresses: Collection[Address]) -> Sequence[Existing]:
+        """A machine's own disk may carry the machine's mark."""
+        found = [
+            existing(thing)
+            for thing in self._account.each(partial(_marked, addresses))
+            if not thing.gone
+            and thing.tags.get(marks.ADDRESS, "").startswith("volume/") is isinstance(thing, Disk)
+        ]
+        return checks.others(found, self._account.owner, addresses)
+
+    @asked
+    def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
+        self._nodes.clear(address, token, inputs)
+
+
+def _marked(addresses: Collection[Address], at: At) -> Sequence[Machine | Disk]:
+    assert isinstance(at.site, Everyones)
+    return at.site.everyones(addresses)
+
+
+def existing(thing: Machine | Disk, **facts: Any) -> Existing:
+    """A machine or a disk, whoever made it, as the port's existing thing; `facts` are its other fields."""
+    known = {
+        "id": thing.id,
+        "name": thing.tags.get("Name") or ("" if thing.name == thing.id else thing.name),
+        "region": thing.region,
+        "zone": thing.zone,
+        "type": thing.type,
+        "state": thing.word,
+    }
+    return checks.existing(thing.tags, **{**known, **facts})

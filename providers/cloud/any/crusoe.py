@@ -40,7 +40,7 @@ from declarative.provider import (
 )
 from providers.cloud import rest, settings
 from providers.cloud.account import if_there, look_up, pauses
-from providers.cloud.any import AnyCloud, names
+from providers.cloud.any import names
 from providers.cloud.any.account import Account
 from providers.cloud.any.json_site import Rest
 from providers.cloud.any.site import (
@@ -56,6 +56,7 @@ from providers.cloud.any.site import (
 )
 from providers.cloud.bad_answers import reading
 from providers.cloud.faults import Answer, ErrorInfo, Kind, error_info, fault
+from providers.cloud.provider import Cloud
 from providers.ownership import key_of
 
 HOST = settings.Host(name="api.cloud.crusoe.ai", port=443, secure=True)
@@ -93,9 +94,9 @@ HINTS: Mapping[Kind, str] = {
 }
 
 
-def crusoe(config: Config) -> AnyCloud:
+def crusoe(config: Config) -> Cloud:
     """The provider for `driver: crusoe`. Its own option is `project`, an id or a name."""
-    return AnyCloud(Account(config, {"project": str}, lambda a, _: Crusoe(a), cloud="Crusoe"))
+    return Cloud(Account(config, {"project": str}, lambda a, _: Crusoe(a), cloud="Crusoe"))
 
 
 def login(config: Config) -> tuple[str, bytes, str]:

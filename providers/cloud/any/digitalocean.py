@@ -16,10 +16,11 @@ from declarative.model.blocks import Shape
 from declarative.model.status import NodeState
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
 from providers.cloud.account import if_there
-from providers.cloud.any import AnyCloud, labels, names
+from providers.cloud.any import labels, names
 from providers.cloud.any.account import Account
 from providers.cloud.any.json_site import JsonSite, Listing
 from providers.cloud.any.site import Disk, Found, Machine, Size, Wanted, What, Written, gpu_model
+from providers.cloud.provider import Cloud
 
 STATES: Mapping[str, tuple[NodeState, str | None]] = {
     "new": (NodeState.PROVISIONING, "it is starting"),
@@ -33,10 +34,10 @@ PAGE = 200
 """The largest page of a listing."""
 
 
-def digital_ocean(config: Config) -> AnyCloud:
+def digital_ocean(config: Config) -> Cloud:
     """The provider for `driver: digitalocean`."""
     account = Account(config, {}, lambda a, _: DigitalOcean(a), cloud="DigitalOcean")
-    return AnyCloud(account, adopts=DigitalOcean.adopts)
+    return Cloud(account, adopts=DigitalOcean.adopts)
 
 
 class DigitalOcean(JsonSite):

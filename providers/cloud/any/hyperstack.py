@@ -27,10 +27,11 @@ from declarative.provider import (
 )
 from providers.cloud import rest, settings
 from providers.cloud.account import pauses
-from providers.cloud.any import AnyCloud, labels, names
+from providers.cloud.any import labels, names
 from providers.cloud.any.account import Account
 from providers.cloud.any.json_site import JsonSite, Listing
 from providers.cloud.any.site import GPU_MEMORY_GB, Disk, Machine, Size, Wanted, What, Written, gpu_model
+from providers.cloud.provider import Cloud
 from providers.ownership import key_of
 
 URL = "https://infrahub-api.nexgencloud.com"
@@ -55,9 +56,9 @@ _BALANCE = re.compile(r"\b(balance|credits?|funds)\b", re.IGNORECASE)
 _LOCKS = tuple(threading.Lock() for _ in range(64))
 
 
-def hyperstack(config: Config) -> AnyCloud:
+def hyperstack(config: Config) -> Cloud:
     """The provider for `driver: hyperstack`."""
-    return AnyCloud(Account(config, {}, Hyperstack, cloud="Hyperstack", regional=True))
+    return Cloud(Account(config, {}, Hyperstack, cloud="Hyperstack", regional=True))
 
 
 class Hyperstack(JsonSite):

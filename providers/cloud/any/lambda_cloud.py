@@ -24,12 +24,12 @@ from declarative.model.status import NodeState
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks, rest, settings
 from providers.cloud.account import if_there
-from providers.cloud.any import AnyCloud
 from providers.cloud.any.account import Account
 from providers.cloud.any.json_site import Rest, Ring
 from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What, Written, gpu_model
 from providers.cloud.connection import limiter
 from providers.cloud.faults import Answer, ErrorInfo, Kind, error_info
+from providers.cloud.provider import Cloud
 
 HOST = settings.Host(name="cloud.lambda.ai", port=443, secure=True)
 ROOT = "/api/v1"
@@ -81,9 +81,9 @@ HINTS: Mapping[str, str] = {
 THROTTLED = "one API key may send a request a second and a launch each 12 s; who else uses it counts, too"
 
 
-def lambda_cloud(config: Config) -> AnyCloud:
+def lambda_cloud(config: Config) -> Cloud:
     """The provider for `driver: lambda`."""
-    return AnyCloud(Account(config, {}, lambda a, _: Lambda(a), cloud="Lambda"))
+    return Cloud(Account(config, {}, lambda a, _: Lambda(a), cloud="Lambda"))
 
 
 def api_key(config: Config) -> str:

@@ -18,12 +18,13 @@ from declarative.model.status import NodeState
 from declarative.model.text import suggest
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import settings
-from providers.cloud.any import AnyCloud, kinds, names
+from providers.cloud.any import kinds, names
 from providers.cloud.any.account import Account
 from providers.cloud.any.kinds import Kind
 from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What, Written
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.faults import error_info
+from providers.cloud.provider import Cloud
 
 OPTIONS: dict[str, type | tuple[type, ...]] = dict.fromkeys(("driver", "node", "volume"), dict)
 """Further arguments of the driver's constructor, of `create_node` and of `create_volume`."""
@@ -46,13 +47,13 @@ HOURLY = ("linode",)
 """Drivers whose `price` is known to be the cloud's own price in USD an hour. For others this is unknown."""
 
 
-def by_libcloud(config: Config) -> AnyCloud:
+def by_libcloud(config: Config) -> Cloud:
     """The provider for a driver without its own code; `PermanentError` if it cannot make nodes."""
     found = kinds.kind(config.driver)
     refused = kinds.refusal(found)
     if refused:
         raise refused
-    return AnyCloud(
+    return Cloud(
         Account(
             config,
             OPTIONS,

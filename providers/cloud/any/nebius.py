@@ -7,10 +7,10 @@ Only `nebius_site` and what that imports need them: it is loaded with the first 
 from __future__ import annotations
 
 from declarative.provider import Config, PermanentError, PermanentKind
-from providers.cloud.any import AnyCloud
 from providers.cloud.any.account import Account
 from providers.cloud.any.nebius_login import login
 from providers.cloud.any.site import Site
+from providers.cloud.provider import Cloud
 
 OPTIONS: dict[str, type | tuple[type, ...]] = {
     "project": (str, dict),
@@ -19,14 +19,14 @@ OPTIONS: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def nebius(config: Config) -> AnyCloud:
+def nebius(config: Config) -> Cloud:
     """The provider for `driver: nebius`.
 
     Options: `project`, its id, or one for each region (`{eu-north1: project-…}`); `disk_size` (GiB) and
     `disk_type` of a node's own disk; `placement_group`, a GPU cluster of yours or `off`, and `fabric`, the
     InfiniBand fabric of those made here; and those of all clouds.
     """
-    return AnyCloud(Account(config, OPTIONS, _open, cloud="Nebius", regional=True))
+    return Cloud(Account(config, OPTIONS, _open, cloud="Nebius", regional=True))
 
 
 def _open(account: Account, region: str) -> Site:

@@ -15,10 +15,11 @@ from typing import Any
 from declarative.model.blocks import Shape
 from declarative.model.status import NodeState
 from declarative.provider import Config, PermanentError
-from providers.cloud.any import AnyCloud, labels, names
+from providers.cloud.any import labels, names
 from providers.cloud.any.account import Account
 from providers.cloud.any.json_site import JsonSite, Listing
 from providers.cloud.any.site import GPU_MEMORY_GB, Disk, Machine, Size, Wanted, What, Written, gpu_model
+from providers.cloud.provider import Cloud
 
 HOURS = 672
 """Vultr's charged hours of a month, for plans without a price by the hour."""
@@ -27,9 +28,9 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LOCKS = tuple(threading.Lock() for _ in range(64))
 
 
-def vultr(config: Config) -> AnyCloud:
+def vultr(config: Config) -> Cloud:
     """The provider for `driver: vultr`."""
-    return AnyCloud(Account(config, {}, lambda a, _: Vultr(a), cloud="Vultr"))
+    return Cloud(Account(config, {}, lambda a, _: Vultr(a), cloud="Vultr"))
 
 
 class Vultr(JsonSite):

@@ -22,7 +22,6 @@ from declarative.model.status import NodeState
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import if_there, look_up, pauses
-from providers.cloud.any import TaggedCloud
 from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What, by_ids
 from providers.cloud.azure import answers, offers
 from providers.cloud.azure.account import COMPUTE, Account
@@ -30,7 +29,7 @@ from providers.cloud.azure.bodies import address_body, disk_body, interface_body
 from providers.cloud.azure.offers import Proximity, Reservations
 from providers.cloud.bad_answers import asked
 from providers.cloud.placement_groups import Reserved
-from providers.cloud.provider import ABILITIES
+from providers.cloud.provider import ABILITIES, TaggedCloud
 
 DISKS = "2023-10-02"
 NETWORK = "2023-11-01"

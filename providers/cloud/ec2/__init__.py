@@ -19,7 +19,6 @@ from declarative.model.text import suggest
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
 from declarative.provider.optional import Existing
 from providers.cloud import checks
-from providers.cloud.any import TaggedCloud, existing
 from providers.cloud.any.site import What
 from providers.cloud.bad_answers import asked
 from providers.cloud.catalog import InstanceType
@@ -28,7 +27,7 @@ from providers.cloud.ec2.account import Account, disk_of
 from providers.cloud.ec2.capacity import Capacity, Ec2Keys, Groups, Networks
 from providers.cloud.ec2.region import VALUES, Region, endpoint
 from providers.cloud.ec2.site import IDS, Ec2Site
-from providers.cloud.provider import ABILITIES, Cloud
+from providers.cloud.provider import ABILITIES, TaggedCloud, existing
 from providers.cloud.settings import NODE_DISK
 
 
@@ -83,7 +82,7 @@ class Ec2(TaggedCloud):
         """A fault of the credentials, the clock or the connection is raised: nothing else can be checked
         then.
         """
-        faults = [*Cloud.check(self, wanted)]
+        faults = self._unsupported(wanted)
         if not wanted:
             return faults
         self._ec2.regions()  # report the missing zones themselves, not what follows from them

@@ -19,7 +19,6 @@ from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import if_there, look_up, pauses
-from providers.cloud.any import TaggedCloud
 from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What, by_ids
 from providers.cloud.bad_answers import asked
 from providers.cloud.gce import answers, offers
@@ -33,7 +32,7 @@ from providers.cloud.gce.answers import (
 )
 from providers.cloud.gce.offers import Policies, Reservations, path_of
 from providers.cloud.placement_groups import Reserved
-from providers.cloud.provider import ABILITIES
+from providers.cloud.provider import ABILITIES, TaggedCloud
 from providers.cloud.rest import pages
 from providers.cloud.settings import NODE_DISK
 

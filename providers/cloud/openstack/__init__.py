@@ -18,7 +18,6 @@ from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
 from declarative.provider.optional import Existing
 from providers.cloud import checks
-from providers.cloud.any import AnyCloud
 from providers.cloud.any.site import Disk, Machine
 from providers.cloud.bad_answers import asked
 from providers.cloud.checks import is_adopted
@@ -29,7 +28,7 @@ from providers.cloud.openstack.site import NovaKeys, OpenStackSite
 from providers.cloud.provider import Cloud
 
 
-class OpenStack(AnyCloud):
+class OpenStack(Cloud):
     """One account of an OpenStack. Secrets are read only when first needed.
 
     Credentials: `username` and `password`, or `id` and `secret` of an application credential.
@@ -95,7 +94,7 @@ class OpenStack(AnyCloud):
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """A fault of the credentials or the connection is raised: nothing else can be checked then."""
-        faults = [*Cloud.check(self, wanted)]
+        faults = self._unsupported(wanted)
         probes: list[checks.Look] = []
         looks: list[checks.Look] = []
         for name, here in checks.by_region(wanted):

@@ -196,12 +196,12 @@ def test_a_volume_comes_is_attached_grows_and_goes(web, az):
     web.asked.clear()
     held = made(az, attachment(volume, node), volume, node)
     assert held.outputs["device"] == "/dev/disk/azure/scsi1/lun0"
-    disk = az._held.on_node(volume)
+    disk = az._attachments.on_node(volume)
     assert disk.links == ("/dev/disk/azure/scsi1/lun0", "/dev/disk/azure/data/by-lun/0")
     assert disk.node.outputs == node.outputs
-    assert az._held.on_node(held) == disk
+    assert az._attachments.on_node(held) == disk
     az.delete(held)
-    assert az._held.on_node(volume) is None
+    assert az._attachments.on_node(volume) is None
     az.update(volume, "x", {**DISKS, "size": "3GB", "tags": {"team": "a"}})
     az.delete(volume)
     compute = f"{fake.ROOT}Microsoft.Compute"

@@ -10,6 +10,7 @@ import pytest
 
 from declarative.model.state import Address, Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
+from providers.cloud.any.account import Account
 from providers.cloud.bad_answers import Scrub
 from providers.cloud.hosts import OnNode, _fault
 from providers.cloud.provider import Cloud
@@ -53,8 +54,10 @@ class Parts:
 
 
 def cloud(parts: Any) -> Cloud:
-    found = Cloud(Config(backend="lab", project_dir=Path(), lineage="us"), parts, parts, parts, parts)
-    found._mounts = found._keys = parts
+    config = Config(backend="lab", project_dir=Path(), lineage="us")
+    account: Any = Account(config, {}, lambda account, region: parts, cloud="Lab")
+    found = Cloud(account)
+    found._mounts = found._keys = found._nodes = found._volumes = found._attachments = parts
     return found
 
 
@@ -124,7 +127,7 @@ def test_what_a_cloud_has_not_the_plan_says():
     ]
     able = cloud(Parts())
     able.ADOPTS, able.CAN = True, frozenset({"reservation"})
-    assert able.check(wanted) == []
+    assert able._unsupported(wanted) == []
 
 
 @pytest.mark.parametrize(

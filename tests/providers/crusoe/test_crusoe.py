@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import time as real_time
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -68,7 +69,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     time = SimpleNamespace(monotonic=made.now, sleep=made.advance)
     monkeypatch.setattr(account, "time", time)
     monkeypatch.setattr(any_account, "time", time)
-    monkeypatch.setattr("providers.cloud.any.time", time)
+    monkeypatch.setattr("providers.cloud.any.nodes.time", SimpleNamespace(**vars(time), time=real_time))
     monkeypatch.setattr("providers.cloud.any.volumes.time", time)
     return made
 

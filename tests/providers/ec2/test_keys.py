@@ -150,7 +150,7 @@ def create(folder, more=None, **settings):
         try:
             login = there._keys.ensure(there._account.region(REGION))
             mark = there._account.mark(NODE, TOKEN, INPUTS)
-            at, calls = there._account.at(REGION), there._node_calls
+            at, calls = there._account.at(REGION), there._nodes
             calls._launch(at, mark.node, calls._wanted(at, mark, mark.node))
         finally:
             server.shutdown()

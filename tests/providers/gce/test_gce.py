@@ -202,12 +202,12 @@ def test_a_volume_comes_grows_is_attached_and_goes(web, gce):
     held = made(gce, attachment(volume, node), volume, node)
     name = volume.outputs["id"].rpartition("/")[2]
     assert held.outputs["device"] == f"/dev/disk/by-id/google-{name}"
-    disk = gce._held.on_node(volume)
+    disk = gce._attachments.on_node(volume)
     assert (disk.links, disk.serials) == ((held.outputs["device"],), (name,))
     assert disk.node.outputs == node.outputs
-    assert gce._held.on_node(held) == disk
+    assert gce._attachments.on_node(held) == disk
     gce.delete(held)
-    assert gce._held.on_node(volume) is None
+    assert gce._attachments.on_node(volume) is None
     gce.update(volume, "x", {**DISKS, "size": "3GB"})
     gce.delete(volume)
     root = f"{fake.ROOT}zones/{fake.ZONE}"

@@ -29,7 +29,8 @@ from declarative.provider import (
 from declarative.retry import Policy, call
 from providers.cloud import account as shared_account
 from providers.cloud import cloud, connection
-from providers.cloud.any import AnyCloud, account, lambda_cloud
+from providers.cloud.any import account, lambda_cloud
+from providers.cloud.provider import Cloud
 from providers.testing import NODE, Conformance, Place, Spoilt
 from tests.providers.cloud.described import serving
 from tests.providers.cloud.stand_in import Clock, Fault
@@ -414,7 +415,7 @@ def test_what_comes_to_light_late_is_deleted(web: Web, stand_in: Lambda, tmp_pat
 
 def test_the_entry_point_leads_here(tmp_path: Path):
     config = provider("http://127.0.0.1:9", tmp_path)._account.config
-    assert type(load("lambda", config)) is AnyCloud
+    assert type(load("lambda", config)) is Cloud
 
 
 def test_the_key_is_found_where_users_have_it(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

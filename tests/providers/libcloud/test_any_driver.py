@@ -25,7 +25,8 @@ from declarative.provider import (
     load,
 )
 from providers.cloud import WIRED
-from providers.cloud.any import AnyCloud, kinds, names
+from providers.cloud import provider as clouds
+from providers.cloud.any import kinds, names
 from providers.cloud.any.libcloud_site import LibcloudSite
 from providers.cloud.any.site import Written, gpu_model
 from providers.cloud.shared_looks import Shared
@@ -70,7 +71,7 @@ def test_the_drivers_that_can_be_used_are_known():
 def test_every_driver_loads_or_is_refused(name, tmp_path):
     """With a reason, and never with a traceback; nothing is asked, and nothing is installed for it."""
     if name in CAN:
-        assert isinstance(load(name, config(tmp_path, name)), AnyCloud)
+        assert isinstance(load(name, config(tmp_path, name)), clouds.Cloud)
         return
     with pytest.raises(PermanentError) as raised:
         load(name, config(tmp_path, name))

@@ -170,7 +170,7 @@ def test_it_is_let_go_once_no_server_of_ours_has_it(cloud, stack, theirs):
     """It is not ours to be formatted. Cinder's note on a used volume is not part of its metadata."""
     disk, node = adopt(stack, theirs["id"]), server(stack)
     on = held(stack, node, disk)
-    assert stack._held.on_node(disk).ours is False
+    assert stack._attachments.on_node(disk).ours is False
     assert {t.address for t in stack.inventory()} == {disk.address, node.address, on.address}
     with pytest.raises(PermanentError, match="is on node/gpu-0") as caught:
         stack.delete(disk)

@@ -106,30 +106,30 @@ def test_where_a_disk_is(cloud, stack, three):
     """It says the beginning of its id, or all of it; a node that is off has it nowhere."""
     node, disk, held = three
     for thing in (disk, held):
-        on = stack._held.on_node(thing)
+        on = stack._attachments.on_node(thing)
         assert (on.node.address, on.node.outputs["id"]) == (node.address, node.outputs["id"])
         assert on.serials == (disk.outputs["id"], disk.outputs["id"][:20])
         assert (on.size, on.ours, on.taken) == (1, True, False)
     stack._nodes.taken(node)
-    assert stack._held.on_node(disk).taken
+    assert stack._attachments.on_node(disk).taken
     cloud.servers[node.outputs["id"]]["status"] = "SHUTOFF"
-    assert stack._held.on_node(disk) is None
+    assert stack._attachments.on_node(disk) is None
     cloud.servers[node.outputs["id"]]["status"] = "ACTIVE"
     cloud.volumes[disk.outputs["id"]]["status"] = "detaching"
-    assert stack._held.on_node(disk) is None
+    assert stack._attachments.on_node(disk) is None
 
 
 def test_a_silent_node_is_not_waited_for(cloud, stack, three):
     """It may be the next to end: that the disk was asked for is enough."""
     _, disk, held = three
-    stack._held.delete(held)
+    stack._attachments.delete(held)
     assert cloud.volumes[disk.outputs["id"]]["status"] == "available"
     node, disk, held = three
     again = record(stack, "attachment", "t-0.data-0", held.inputs, (node, disk))
     volume = cloud.volumes[disk.outputs["id"]]
     frozen = {"volume": {**volume, "status": "detaching"}}
     cloud.get_volume = lambda *_: (200, frozen)
-    stack._held.delete(again, wait=False)
+    stack._attachments.delete(again, wait=False)
     assert volume["status"] == "in-use"
 
 

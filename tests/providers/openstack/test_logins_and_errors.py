@@ -402,7 +402,7 @@ def test_what_an_error_means(status, body, kind):
 
 def test_user_data_are_never_shown(cloud, stack, monkeypatch):
     """Nova quotes what it refuses, whole, and in there is the private half of the node's host key."""
-    monkeypatch.setattr("providers.cloud.any.user_data", lambda *_: "PRIVATE" * 10_000)
+    monkeypatch.setattr("providers.cloud.any.nodes.user_data", lambda *_: "PRIVATE" * 10_000)
     with pytest.raises(PermanentError, match="user_data") as caught:
         stack().create(ADDRESS, TOKEN, NODE, {})
     assert "UFJJVkFURV" not in caught.value.summary  # `PRIVATE`, as base64

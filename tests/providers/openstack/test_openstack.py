@@ -288,7 +288,7 @@ def test_what_a_killed_command_left_broken_is_made_anew(cloud, fleet):
     at = fleet.provider._account.at(REGION)
     address, inputs = Address("node", "gpu-0"), of_node(region=REGION, zone="az-1", **SMALL)
     mark = fleet.provider._account.mark(address, token("lineage-1", address, 1, "az-1"), inputs)
-    calls = fleet.provider._node_calls
+    calls = fleet.provider._nodes
     made = at.site.launch(calls._wanted(at, mark, mark.node)).id
     at.seen([made])
     assert at.seen([made])[made].state is NodeState.FAILED

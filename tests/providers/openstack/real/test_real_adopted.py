@@ -78,11 +78,11 @@ def test_a_volume_is_adopted_used_and_let_go_as_it_was(stack, region, theirs):
     node = make(stack, "node", "gpu-0", NODE)
     place = of_attachment("t-0", "gpu-0", "data-0")
     held = make(stack, "attachment", "t-0.data-0", place, disk, node)
-    assert stack._held.find(held.address, "attachment-t-0.data-0").outputs == held.outputs
-    assert stack._held.on_node(disk).ours is False
+    assert stack._attachments.find(held.address, "attachment-t-0.data-0").outputs == held.outputs
+    assert stack._attachments.on_node(disk).ours is False
     with pytest.raises(PermanentError, match="is on node/gpu-0"):
         stack.delete(disk)
-    call(partial(stack._held.delete, held), policy=QUICK)
+    call(partial(stack._attachments.delete, held), policy=QUICK)
     call(partial(stack.delete, node), policy=QUICK)
     stack.delete(disk)
     stack.delete(disk)

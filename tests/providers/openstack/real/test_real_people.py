@@ -90,7 +90,7 @@ def test_nobody_listens(tmp_path):
 
 def test_user_data_are_never_shown(tmp_path, lineage, monkeypatch):
     """Nova quotes what it refuses, and in there is the private half of the node's host key."""
-    monkeypatch.setattr("providers.cloud.nodes.user_data", lambda *_: "PRIVATE" * 10_000)
+    monkeypatch.setattr("providers.cloud.any.nodes.user_data", lambda *_: "PRIVATE" * 10_000)
     with pytest.raises(PermanentError, match="user_data") as caught:
         make(OpenStack(cloud.config(tmp_path, lineage)))
     assert len(caught.value.summary) < 400

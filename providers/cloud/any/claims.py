@@ -1,0 +1,86 @@
+"""The claims of attachments: which create put a disk on a machine, and for what.
+
+A claim is valid only while the disk is there. It names disks and machines by the last part of their ids,
+since ids of GCE and Azure are paths.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from declarative.model.state import Address, Record
+from declarative.provider import Thing
+from providers.cloud import marks
+from providers.cloud.marks import ON
+
+Claim = Mapping[str, Any]
+"""`address`, `token` and `inputs` of a create."""
+
+
+def text_of(claim: Claim) -> str:
+    """A claim as text. The same values give the same text."""
+    return json.dumps(claim, sort_keys=True, separators=(",", ":"))
+
+
+def parse(written: str, disk: str) -> Claim:
+    """The claim in a text about `disk` (its id); `PermanentError` if it is damaged."""
+    try:
+        found = json.loads(written)
+        Address.parse(found["address"])
+        whole = isinstance(found["token"], str) and isinstance(found["inputs"], dict)
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise marks.damaged(disk)
+    claim: Claim = found
+    return claim
+
+
+def last_part(made: str) -> str:
+    """The last part of an id."""
+    return made.rpartition("/")[2]
+
+
+def to_tags(claim: Claim, machine: str) -> dict[str, str]:
+    """A claim as tags of the disk."""
+    return marks.pack(ON + last_part(machine), text_of(claim), Address.parse(claim["address"]))
+
+
+def keys_of(found: Mapping[str, str], machine: str) -> list[str]:
+    """The keys of a disk's tags for its attachment to a machine."""
+    return [key for key in found if key.startswith(ON + last_part(machine))]
+
+
+def of_tags(found: Mapping[str, str], disk: str, machine: str) -> Claim | None:
+    """The claim in a disk's tags for a machine; None if there is none."""
+    key = ON + last_part(machine)
+    if key not in found:
+        return None
+    try:
+        written = marks.unpack(key, found)
+    except (KeyError, ValueError):
+        raise marks.damaged(disk) from None
+    return parse(written, disk)
+
+
+def id_of(claim: Claim, disk: str, machine: str) -> str:
+    """The recorded id of an attachment. Two of one disk to one machine differ by their tokens."""
+    return f"{last_part(disk)}:{last_part(machine)}:{str(claim['token'])[:12]}"
+
+
+def is_of(have: Record, claim: Claim, disk: str, machine: str) -> bool:
+    """Whether a claim belongs to the record, and not to a later attachment of the same disk there."""
+    return have.outputs.get("id") in (None, id_of(claim, disk, machine))
+
+
+def thing_of(claim: Claim, outputs: Mapping[str, Any], *, known: bool = True) -> Thing:
+    """The attachment as the port's thing; see `Thing.known`."""
+    return Thing(
+        address=Address.parse(claim["address"]),
+        token=claim["token"],
+        inputs=claim["inputs"],
+        outputs=outputs,
+        known=known,
+    )
