@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COMMANDS: dict[str, str] = {
     "init": "write a first project that plans at once",
     "validate": "check the project's files",
-    "import": "documents for what is there, or for those of dstack and SkyPilot",
+    "import": "documents for what is there, or those of dstack and SkyPilot",
     "fmt": "put the files into their normal form",
     "plan": "show what apply would do",
     "drift": "what changed outside of fleetform",
