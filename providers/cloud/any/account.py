@@ -38,6 +38,7 @@ from providers.cloud.any.site import (
     ById,
     Disk,
     Filters,
+    ListsAll,
     Machine,
     Names,
     Site,
@@ -47,7 +48,7 @@ from providers.cloud.any.site import (
     Written,
 )
 from providers.cloud.bad_answers import reading
-from providers.cloud.checks import tags_left
+from providers.cloud.checks import TOGETHER, tags_left
 from providers.cloud.keys import USER, Keys
 from providers.cloud.marks import Mark
 from providers.cloud.shared_looks import Looks, Shared
@@ -59,6 +60,8 @@ U = TypeVar("U")
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
 """A machine's tag: the fingerprint of the key that may log in."""
+RECENT = 5.0
+"""Seconds for which a listing is used again by those who adopt one thing of it."""
 SURE = (TransientKind.NOT_SENT, TransientKind.BUSY, TransientKind.THROTTLED)
 """Faults of a single request that was certainly not carried out."""
 _LOCKS = tuple(threading.Lock() for _ in range(64))
@@ -279,6 +282,9 @@ class At:
         self.site = site
         self._machines: Shared[Machine] = Shared(site.machines)
         self._disks: Shared[Disk] = Shared(site.disks)
+        if isinstance(site, ListsAll):
+            self._all_machines: Shared[Machine] = Shared(site.all_machines)
+            self._all_disks: Shared[Disk] = Shared(site.all_disks)
         self._shared_machines: Looks[Machine] = Looks(self.seen)
         self._shared_disks: Looks[Disk] = Looks(self.disks_by_id)
 
@@ -316,6 +322,18 @@ class At:
             return self._shared_disks.next(made, pause)
         time.sleep(pause)
         return self.disks_by_id([made]).get(made)
+
+    def machine_to_adopt(self, made: str) -> Machine | None:
+        """One machine, which somebody else made."""
+        if isinstance(self.site, ListsAll):
+            return next((m for m in self._all_machines.fresh(RECENT) if m.id == made), None)
+        return self.machine(made, TOGETHER)
+
+    def disk_to_adopt(self, made: str) -> Disk | None:
+        """The same for a disk."""
+        if isinstance(self.site, ListsAll):
+            return next((d for d in self._all_disks.fresh(RECENT) if d.id == made), None)
+        return self.disk(made, TOGETHER)
 
     def machines_by_id(self, ids: Collection[str]) -> Mapping[str, Machine]:
         """The machines of these ids, with any marks or none. A site that only lists things knows no more

@@ -41,7 +41,7 @@ from providers.cloud.any.account import (
     written_of,
 )
 from providers.cloud.any.site import TAKEN, Machine, Names, Reserves, Tags, Wanted
-from providers.cloud.checks import TOGETHER, check_fixed, check_tags, gone, is_adopted, is_free
+from providers.cloud.checks import check_fixed, check_tags, gone, is_adopted, is_free
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
 from providers.cloud.keys import USER, user_data
@@ -119,7 +119,7 @@ class Nodes:
         """
         mark = self._account.mark(address, token, inputs)
         asked = mark.node
-        machine = self._account.at(asked.region).machine(str(asked.instance_id), TOGETHER)
+        machine = self._account.at(asked.region).machine_to_adopt(str(asked.instance_id))
         if machine is None or machine.gone:
             summary = f"{address}: there is no instance `{asked.instance_id}` in {asked.region}"
             hint = "it has ended, or is in another region or account: take it out of `instance_ids`"

@@ -593,6 +593,19 @@ class Everyones(Protocol):
 
 
 @runtime_checkable
+class ListsAll(Protocol):
+    """A site that looks ids up one by one, and lists all things with any marks or none: of many that are
+    adopted, each is looked for in a listing of a moment ago.
+    """
+
+    def all_machines(self) -> Sequence[Machine]:
+        """All machines."""
+
+    def all_disks(self) -> Sequence[Disk]:
+        """All disks."""
+
+
+@runtime_checkable
 class CalledDisks(Protocol):
     """A site where people have other names for a disk than its id."""
 

@@ -28,7 +28,6 @@ from providers.cloud.any.account import (
 )
 from providers.cloud.any.site import ById, CalledDisks, Disk, Tags, Wanted, Written
 from providers.cloud.checks import (
-    TOGETHER,
     absent,
     check,
     check_fixed,
@@ -191,7 +190,7 @@ class Volumes:
         site = at.site
         if isinstance(site, ById):
             made = site.disk_called(given, mark.volume) if isinstance(site, CalledDisks) else given
-            return at.disk(made, TOGETHER) if made else None
+            return at.disk_to_adopt(made) if made else None
         found = site.found(given)
         if found is None:
             return None

@@ -99,6 +99,12 @@ class OpenStackSite(Site):
         good = [made for made in ids if re.fullmatch(ID, made)]
         return by_ids(good, self._region.volumes, self._region.volume)
 
+    def all_machines(self) -> list[Machine]:
+        return self._region.servers()
+
+    def all_disks(self) -> list[Disk]:
+        return self._region.volumes()
+
     def missing(self, kind: What, ids: Collection[str], *, sure: bool) -> Mapping[str, str | None]:
         """Nova forgets ended servers; other things of ours show whether one existed."""
         if kind == "disk" or not (sure or self._keys.there(self._region)):

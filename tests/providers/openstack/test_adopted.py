@@ -23,6 +23,7 @@ def secrets(monkeypatch):
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(account, "FIRST_PAUSE", 0.002)
+    monkeypatch.setattr("providers.cloud.any.account.RECENT", 0.0)
 
 
 @pytest.fixture
