@@ -104,11 +104,6 @@ def check_tags(
         raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
 
 
-def tags_once_adopted(have: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """All tags of a volume after adoption. Leftovers of an older mark are dropped."""
-    return {**{key: value for key, value in have.items() if not key.startswith(marks.OURS)}, **ours}
-
-
 def users(tags: Mapping[str, str], made: str) -> list[str]:
     """The tags on an adopted volume that are declared, according to its mark."""
     return [key for key in marks.read(tags, made).tags if key in tags]
