@@ -51,7 +51,9 @@ from providers.cloud.placement_groups import Reserved
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "resources")
 """Inputs that are fixed when the machine is made: a change needs a new machine."""
 SURE = 4
-"""How many looks in a row must miss a machine that existed: a single one may be too early."""
+"""How many looks in a row must miss a machine that existed, where a denial is sure: a single one may be too
+early.
+"""
 
 
 class Nodes:
@@ -238,7 +240,7 @@ class Nodes:
             if at.site.client_token and unseen >= SURE:
                 missed = f"{machine.called} is not listed"
                 self._account.check_missed(mark.token, missed, about, age=age)
-            elif not at.lists and unseen >= SURE:
+            elif isinstance(at.site, Names) and unseen >= SURE:
                 raise self._ended(machine, about)
             machine = found[0] if found else machine
             if found and made not in {one.id for one in found}:

@@ -17,6 +17,7 @@ from declarative.retry import Policy, call
 from providers.cloud import account
 from providers.cloud.marks import OWNER
 from providers.cloud.openstack import OpenStack
+from providers.cloud.openstack.region import Region
 from providers.testing import NODE, VOLUME, Conformance, Crowd, Spoilt
 from tests.providers.ec2.proxy import LUCK
 from tests.providers.openstack.run import SECRETS, config
@@ -239,6 +240,15 @@ def test_a_create_without_an_answer_makes_one(cloud, fleet, fault):
     assert list(cloud.volumes) == [disk.outputs["id"]]
     again = 2 if fault in ("page", "lost-before") else 1
     assert sum(m == "POST" and p == "/compute/servers" for m, p, _ in cloud.asked) == again - (again > 1)
+
+
+def test_a_server_that_is_not_shown_yet_is_waited_for(cloud, fleet, monkeypatch):
+    """It may be there: another one in its place would be one too many."""
+    looks, look = iter([None] * 6), Region.server
+    monkeypatch.setattr(Region, "server", lambda self, made: next(looks, True) and look(self, made))
+    node = fleet.node()
+    assert list(cloud.servers) == [node.outputs["id"]]
+    assert next(looks, "none is left") == "none is left"
 
 
 def test_what_came_twice_all_the_same_is_taken_away(cloud, fleet):
