@@ -104,15 +104,10 @@ def check_tags(
         raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
 
 
-def users(tags: Mapping[str, str], made: str) -> list[str]:
-    """The tags on an adopted volume that are declared, according to its mark."""
-    return [key for key in marks.read(tags, made).tags if key in tags]
-
-
 def tags_left(tags: Mapping[str, str], made: str) -> dict[str, str]:
     """The tags that stay on an adopted volume when it is released: neither ours nor declared."""
-    gone = set(users(tags, made))
-    return {k: v for k, v in tags.items() if k not in gone and not k.startswith(marks.OURS)}
+    declared = marks.read(tags, made).tags
+    return {k: v for k, v in tags.items() if k not in declared and not k.startswith(marks.OURS)}
 
 
 def sized(address: Address, inputs: Mapping[str, Any], size: int) -> int:

@@ -1,4 +1,4 @@
-"""The claims of attachments: which create put a disk on a machine, and for what.
+"""The claims that are written about attachments: which create put a disk on a machine, and for what.
 
 A claim is valid only while the disk is there. It names disks and machines by the last part of their ids,
 since ids of GCE and Azure are paths.
@@ -10,8 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from declarative.model.inputs import inputs_of
 from declarative.model.state import Address, Record
-from declarative.provider import Thing
+from declarative.provider import PermanentError, PermanentKind, Thing
 from providers.cloud import marks
 from providers.cloud.marks import ON
 
@@ -84,3 +85,38 @@ def thing_of(claim: Claim, outputs: Mapping[str, Any], *, known: bool = True) ->
         outputs=outputs,
         known=known,
     )
+
+
+def asked(
+    address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
+) -> tuple[Record, Record, Claim]:
+    """The volume and the node of a create, and its claim; `PermanentError` if one is missing."""
+    name, wanted = volume_of(address), inputs_of("attachment", inputs)
+    if wanted.volume != name:
+        summary = f"{address} cannot be about volume/{wanted.volume}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="volume")
+    volume, node = needed(needs, "volume", name), needed(needs, "node", wanted.node)
+    return volume, node, {"address": str(address), "token": token, "inputs": dict(inputs)}
+
+
+def held(about: str | None, theirs: Claim | None, on: str) -> PermanentError:
+    """The fault for a volume that somebody else holds, by the claim for the machine `on`."""
+    who = f"held by {theirs['address']}" if theirs else "attached by somebody else"
+    hint = "a volume has one holder at a time: wait for it to end, or stop it"
+    return PermanentError(PermanentKind.CONFLICT, f"{about} is {who}, on {on}", about=about, hint=hint)
+
+
+def needed(needs: Mapping[Address, Record], kind: str, name: str) -> Record:
+    """The volume or node that an attachment needs; `PermanentError` if it does not exist."""
+    found = needs.get(Address(kind, name))
+    if found is None or not found.outputs.get("id"):
+        raise PermanentError(PermanentKind.INVALID, f"{kind}/{name} is not there", about=kind)
+    return found
+
+
+def volume_of(address: Address) -> str:
+    """The volume's name in an address: `train-2.data-2` is about `data-2`; `PermanentError` for any other."""
+    rank, dot, volume = address.name.partition(".")
+    if not rank or not dot:
+        raise PermanentError(PermanentKind.INVALID, f"`{address}` is no attachment", about=str(address))
+    return volume

@@ -1,16 +1,18 @@
 """Attachments with answers of clouds that no test server gives."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from declarative.model.state import Address, Record
+from declarative.model.status import NodeState
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from providers.cloud.any.attachments import Attachments, Living, View
-from providers.cloud.any.claims import Claim, of_tags, to_tags
+from providers.cloud import marks
+from providers.cloud.any.attachments import Attachments
+from providers.cloud.any.site import Disk, Machine
 from providers.cloud.hosts import Holder
 from tests.support.model import of_attachment, of_node, of_volume
 
@@ -19,76 +21,61 @@ VOLUME = Record(address=Address("volume", "data-0"), backend="b", inputs=of_volu
 NODE = Record(address=Address("node", "gpu-0"), backend="b", inputs=of_node(), outputs={"id": "m"})
 NEEDS = {VOLUME.address: VOLUME, NODE.address: NODE}
 INPUTS = of_attachment("a-0", "gpu-0", "data-0")
-FREE = View(
-    id="d",
-    region="r",
-    state="",
-    size=1,
-    tags={"fleetform:owner": "us"},
-    free=True,
-    gone=False,
-    adopted=lambda: False,
-)
+FREE = Disk(id="d", region="r", size=1, holders=(), labels={marks.OWNER: "us"})
 
 
-class Cloud(Attachments):
-    """One volume with scripted looks; the last one repeats."""
+@dataclass
+class Cloud:
+    """A site with one volume and scripted looks; the last one repeats. It is also its account's volumes."""
 
-    def __init__(self, looks: list[View], living: set[str], fault: Exception | None = None) -> None:
-        account: Any = SimpleNamespace(owner="us", regional=True)
-        volumes: Any = self
-        super().__init__(account, volumes)
-        self.looks, self.living, self.fault = looks, living, fault
-        self.tags: dict[str, str] = {}
-        self.attached: list[str] = []
+    looks: list[Disk]
+    living: set[str]
+    fault: Exception | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+    attached: list[str] = field(default_factory=list)
+    lists: bool = False
 
-    def listed(self, *, address: str = "") -> list[View]:
-        return self.looks[:1]
+    @property
+    def site(self) -> Self:
+        return self
 
-    def of(self, have: Record) -> View:
-        return self.looks.pop(0) if self.looks[1:] else self.looks[0]
+    def listed(self, **_: str) -> list[Disk]:
+        return [self._tagged(self.looks[0])]
 
-    def disk(self, volume: Any, machines: object = None) -> View:
-        found: View = replace(volume, tags={**volume.tags, **self.tags})
-        return found
+    def of(self, have: Record) -> Disk:
+        return self._tagged(self.looks.pop(0) if self.looks[1:] else self.looks[0])
 
-    def disks(self, region: str, ids: Collection[str]) -> Mapping[str, View]:
-        return {made: self.disk(self.looks[0]) for made in ids}
+    def _tagged(self, disk: Disk) -> Disk:
+        return replace(disk, labels={**disk.labels, **self.tags})
 
-    def machines(self, region: str, ids: Collection[str]) -> Mapping[str, Living]:
-        return {
-            m: Living(id=m, ours=True, runs=True, taken=True, node=lambda: NODE)
-            for m in ids
-            if m in self.living
-        }
+    def disks_by_id(self, ids: Collection[str]) -> Mapping[str, Disk]:
+        return {made: self._tagged(self.looks[0]) for made in ids}
 
-    def claim(self, disk: View, machine: str) -> Claim | None:
-        return of_tags(disk.tags, disk.id, machine)
+    def seen(self, ids: Collection[str]) -> Mapping[str, Machine]:
+        return {m: Machine(id=m, region="r", state=NodeState.READY) for m in ids if m in self.living}
 
-    def write(self, disk: View, machine: str, claim: Claim) -> None:
-        self.tags = to_tags(claim, machine)
+    def tag(self, thing: Disk, new: Mapping[str, str], old: Collection[str] = ()) -> None:
+        self.tags = {key: text for key, text in self.tags.items() if key not in old} | dict(new)
 
-    def erase(self, disk: View, machine: str) -> None:
-        self.tags = {}
-
-    def attach(self, disk: View, machine: str, about: str) -> None:
-        self.attached.append(machine)
+    def attach(self, disk: Disk, machine: Machine) -> None:
+        self.attached.append(machine.id)
         if self.fault:
             raise self.fault
 
-    def detach(self, disk: View, machine: str) -> None:
-        raise AssertionError(machine)
+
+def on(machine: str) -> Disk:
+    return replace(FREE, holders=(Holder(machine=machine, device="x", attached=True, leaving=False),))
 
 
-def on(machine: str) -> View:
-    held = Holder(machine=machine, device="x", attached=True, leaving=False)
-    return replace(FREE, free=False, holders=(held,))
+def attachments(cloud: Any) -> Attachments:
+    account: Any = SimpleNamespace(owner="us", TAGGED=True, regional=True, at=lambda _: cloud)
+    return Attachments(account, cloud)
 
 
 def test_a_disk_that_an_ended_machine_still_has_is_waited_for() -> None:
     """It is neither ours already nor somebody's: the cloud has yet to take it off."""
     cloud = Cloud([on("ended"), FREE, on("m")], living={"m"})
-    assert cloud.create(ADDRESS, "t", INPUTS, NEEDS)["instance"] == "m"
+    assert attachments(cloud).create(ADDRESS, "t", INPUTS, NEEDS)["instance"] == "m"
     assert cloud.attached == ["m"]
 
 
@@ -96,7 +83,7 @@ def test_a_disk_that_a_living_machine_has_is_refused() -> None:
     """And nothing is asked for."""
     cloud = Cloud([on("other")], living={"m", "other"})
     with pytest.raises(PermanentError, match="on other") as caught:
-        cloud.create(ADDRESS, "t", INPUTS, NEEDS)
+        attachments(cloud).create(ADDRESS, "t", INPUTS, NEEDS)
     assert (caught.value.kind, cloud.attached) == (PermanentKind.CONFLICT, [])
 
 
@@ -104,7 +91,7 @@ def test_a_refusal_for_what_an_earlier_try_asked_for_is_none() -> None:
     """The answer of the first try is lost, and the second one gets the refusal that the disk is in use."""
     lost = TransientError(TransientKind.AMBIGUOUS, "no answer")
     cloud = Cloud([FREE], living={"m"}, fault=lost)
-    tried = cloud
+    tried = attachments(cloud)
     with pytest.raises(TransientError):
         tried.create(ADDRESS, "t", INPUTS, NEEDS)
     cloud.looks = [FREE, on("m")]
@@ -117,4 +104,4 @@ def test_a_first_refusal_is_passed_on() -> None:
     refusal = PermanentError(PermanentKind.CONFLICT, "it is in use")
     cloud = Cloud([FREE], living={"m"}, fault=refusal)
     with pytest.raises(PermanentError, match="in use"):
-        cloud.create(ADDRESS, "t", INPUTS, NEEDS)
+        attachments(cloud).create(ADDRESS, "t", INPUTS, NEEDS)
