@@ -22,18 +22,9 @@ from declarative.placement.program.solver import SolverCache
 MOST_WEIGHT = 1e6
 """Priorities share a program while their weights differ by no more than that."""
 
-ABOVE = 0.01
-"""Launches that cost more than this part above the bound are looked at node by node."""
-
-TURNS, A_TURN, MOST_IMPROVED = 12, 40, 5_000
-"""How often ranks on a few nodes are seated anew to make launches cheaper, how many ranks at a time, and
-the columns of all programs for that.
-"""
-
-
-BESIDE_WORK = 300
-"""The work, in the unit of the cache, up to which a search looks for tasks that fit beside all others: each
-priority asks a program of its own.
+WIDE_WORK = 200
+"""The work, in the unit of the cache, up to which a search for who gets a place looks at more than the
+best columns of a program, and for tasks that fit beside all others.
 """
 
 
@@ -67,9 +58,14 @@ class Search:
         self.catalog, self.effort = catalog, effort
         self.cache = cache or SolverCache()
         self.until = until
-        self.most_beside = self.cache.work + BESIDE_WORK * effort
+        self.wide_until = self.cache.work + WIDE_WORK * effort
         self.start = start or Assignment.start(catalog)
         keep_baselines(self.start)
+
+    @property
+    def _is_wide(self) -> bool:
+        """Whether more than the best columns of a program are looked at."""
+        return self.cache.work < self.wide_until
 
     # What is asked
 
@@ -206,7 +202,13 @@ class Search:
         model = self._model(kept, required, optional, seating)
         worth = self._worth(seating.assignment.seats, optional, levels)
         answer = fullest(
-            model, seating.assignment, self.cache, levels, effort=self.effort, step=0.5, worth=worth
+            model,
+            seating.assignment,
+            self.cache,
+            levels,
+            effort=self.effort,
+            worth=worth,
+            wide=self._is_wide,
         )
         best = seating
         if answer.decoded:
@@ -232,7 +234,7 @@ class Search:
             unseated = [
                 j for j in todo if j.task.priority == level and j.request.fit and not seating.seats(j)
             ]
-            if not unseated or self.cache.work > self.most_beside:
+            if not unseated or not self._is_wide:
                 continue
             required = [job for job in todo if job.task.priority >= level and seating.seats(job)]
             model = self._model(kept, required, unseated, seating)
@@ -242,7 +244,6 @@ class Search:
                 self.cache,
                 {level: 1.0},
                 effort=self.effort,
-                step=0.5,
                 worth=0.0,
             )
             if answer.decoded:
@@ -329,7 +330,6 @@ class Search:
             new = self._greedy_on(answer.decoded, todo)
             if all(map(new.seats, todo)) and new.cost < seating.cost - CENT:
                 seating = replace(new, unseated=seating.unseated)
-        seating = self._improved(seating, todo, least)
         if kept.seats or any(job.ask.prior or job.reuse for job in todo):
             least = self._least(seating, jobs)
         known = math.isfinite(least) and least <= seating.cost + CENT
@@ -341,58 +341,6 @@ class Search:
         """
         model = self._model(self.start, jobs, (), seating, anywhere=True)
         return lower_bound(model, self.cache, effort=self.effort)
-
-    def _improved(self, seating: Seating, todo: Sequence[Job], least: float) -> Seating:
-        """The same tasks on cheaper launches, if programs find some for those on a few nodes: in turns,
-        first on the nodes with the most unused cost. Until it costs no more than the `least`, or so.
-        """
-        free, kinds = {job.index: job for job in todo}, self.catalog.kinds
-        skip = columns = 0
-        for _ in range(TURNS * self.effort):
-            if seating.cost <= least * (1 + ABOVE):
-                break
-            assignment = seating.assignment
-            on = self._on_nodes(assignment, free)
-            launched = {new.node for new in assignment.launches if new.name is None}
-
-            def unused(node: int, assignment: Assignment = assignment) -> tuple[float, int]:
-                kind = kinds[assignment.kind_of[node]]
-                return -kind.cost * assignment.free[node] / kind.total, node
-
-            order = [on[node] for node in sorted(on.keys() & launched, key=unused)]
-            if skip >= len(order) or columns > MOST_IMPROVED * self.effort:
-                break
-            tasks = _first(order[skip:], free, A_TURN)
-            other, size = self._reseated(seating, tasks)
-            columns += size
-            if other and other.cost < seating.cost - CENT:
-                seating = other
-            else:
-                skip += max(1, len(tasks) // 4)
-        return seating
-
-    def _on_nodes(self, assignment: Assignment, free: Collection[int]) -> dict[int, set[int]]:
-        """Node → those of the `free` tasks that sit there, by their index."""
-        on: dict[int, set[int]] = {}
-        for index in assignment.seats.keys() & free:
-            for node in assignment.seats[index]:
-                on.setdefault(node, set()).add(index)
-        return on
-
-    def _reseated(self, seating: Seating, tasks: Mapping[int, Job]) -> tuple[Seating | None, int]:
-        """The plan with some tasks seated anew by a program, all others as they are; None if it finds no
-        place for one of them. And how large the program is.
-        """
-        base = base_for(self.start, seating.assignment, seating.assignment.seats.keys() - tasks.keys())
-        base.riding = False
-        model = self._model(base, [tasks[index] for index in sorted(tasks)], (), seating)
-        decoded = cheapest(model, None, self.cache).decoded
-        if decoded is None or decoded.unseated:
-            return None, model.size
-        new = decoded.assignment
-        Consolidation(new).run()
-        unseated = [job for job in seating.unseated if job.index not in tasks]
-        return Seating(new, unseated, launch_baselines(new)), model.size
 
     # Who rides along
 
@@ -409,7 +357,7 @@ class Search:
         hosts = [job for job in jobs if seating.seats(job) and job.index not in kept]
         levels = self._factors(guests, max(job.task.priority for job in guests))
         model = PlacementModel(base, hosts, guests, baseline={}, stays=self._stays(base, hosts))
-        answer = fullest(model, None, self.cache, levels, effort=self.effort, step=0.5)
+        answer = fullest(model, None, self.cache, levels, effort=self.effort, worth=0.0)
         if answer.decoded is None or not all(job.index in answer.decoded.assignment.seats for job in hosts):
             return seating
         assignment = answer.decoded.assignment
@@ -437,18 +385,6 @@ class Search:
                     alone.add(launch.node)
         for index in [i for i, nodes in assignment.seats.items() if not alone.isdisjoint(nodes)]:
             assignment.unseat(self.catalog.jobs[index])
-
-
-def _first(order: Iterable[Collection[int]], free: Mapping[int, Job], most: int) -> dict[int, Job]:
-    """The first tasks, node by node, until they have so many ranks."""
-    tasks: dict[int, Job] = {}
-    ranks = 0
-    for here in order:
-        if ranks >= most:
-            break
-        ranks += sum(free[index].ranks for index in set(here) - tasks.keys())
-        tasks |= {index: free[index] for index in here}
-    return tasks
 
 
 def order_of(job: Job) -> tuple[object, ...]:

@@ -355,8 +355,8 @@ def test_a_limit_is_not_named_if_less_of_it_was_not_tried(monkeypatch):
 
 def test_a_refusal_that_was_not_proved_says_so(monkeypatch):
     """No program is solved that is too large."""
+    monkeypatch.setattr(solve, "CUT_COLUMNS", 0)
     monkeypatch.setattr(solve, "MOST_COLUMNS", 0)
-    monkeypatch.setattr(solve, "FEW_COLUMNS", 0)
     shared = {"/data": ["data", "more"]}
     volumes = {n: VolumeAt(backend="b", region="r", zone=None) for n in ("data", "more")}
     tasks = [ask(f"t{i}", mounts=shared) for i in range(3)]

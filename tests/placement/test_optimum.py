@@ -132,7 +132,7 @@ def test_a_relaxed_program_keeps_to_the_rules(case):
     """Though it is not said how nodes are cut. Its bound is true, and it finds nearly the least."""
     case = without_claims(case)
     free = all(not a.prior and not a.want.spec.instances and not any(a.want.mounts) for a in case.asks)
-    with patch.object(model, "ROUGH", 0), patch.object(solve, "FEW_COLUMNS", 0):
+    with patch.object(model, "ROUGH", 0), patch.object(solve, "CUT_COLUMNS", 0):
         outcome = case.place()
     assert violations(case.asks, case.nodes, case.fleets, case.volumes, outcome) == []
     if counted_alike(case) and outcome.bound is not None:
@@ -282,7 +282,7 @@ def test_without_the_program_the_greedy_pass_answers(why, monkeypatch):
     if why == "absent":
         monkeypatch.setitem(sys.modules, "highspy._core", None)
     else:
-        monkeypatch.setattr(solve, "FEW_COLUMNS", 1)
+        monkeypatch.setattr(solve, "CUT_COLUMNS", 1)
         monkeypatch.setattr(solve, "MOST_COLUMNS", 1)
     asks = [ask(name, resources={"gpu": 1}) for name in ("one", "two")]
     out = run(asks, fleets=[fleet(nodes="0..", blocks="auto", offers=[L4, T4])])

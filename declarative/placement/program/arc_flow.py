@@ -99,31 +99,29 @@ def _all_counts(
 def columns_of(program: Program, sizes: Sizes, ends: Ends, apart: Iterable[RanksApart]) -> int:
     """How many columns `add_flow` adds."""
     last = max(ends)
-    count, positions = _extent(*_all_counts(program, sizes, apart, last), last)
-    return count + len(positions.union(ends)) - 1
+    arcs, positions = _all_arcs(*_all_counts(program, sizes, apart, last), last)
+    return len(arcs) + len(positions.union(ends)) - 1
 
 
 @functools.lru_cache(maxsize=1024)
-def _extent(counts: Counts, apart: tuple[StageCounts, ...], last: int) -> tuple[int, frozenset[int]]:
-    """How many arcs there are, and where they end. Plans that differ in one task have most arcs in common."""
+def _all_arcs(
+    counts: Counts, apart: tuple[StageCounts, ...], last: int
+) -> tuple[Sequence[Arc], frozenset[int]]:
+    """All arcs, and where those of the last stage begin and end. Plans that differ in one task have most in
+    common.
+    """
     arcs = arcs_of(dict(counts), last, apart)
-    return len(arcs), _positions(arcs, len(apart))
-
-
-def _positions(arcs: Iterable[Arc], stage: int) -> frozenset[int]:
-    """Where arcs of the last stage begin and end."""
-    return frozenset({0}.union(arc.end.blocks for arc in arcs if arc.end.stage == stage))
+    return arcs, frozenset({0}.union(arc.end.blocks for arc in arcs if arc.end.stage == len(apart)))
 
 
 def add_flow(program: Program, sizes: Sizes, ends: Ends, apart: Sequence[RanksApart]) -> dict[int, Arc]:
     """Say how nodes are cut, as a flow along their blocks: column → its arc."""
     last, final = max(ends), len(apart)
     counts, stages = _all_counts(program, sizes, apart, last)
-    arcs = arcs_of(dict(counts), last, stages)
-    positions = sorted(_positions(arcs, final).union(ends))
-    arcs += (
-        Arc(Vertex(final, at), Vertex(final, to), 1, to - at) for at, to in itertools.pairwise(positions)
-    )
+    cuts_of_ranks, ends_of_ranks = _all_arcs(counts, stages, last)
+    positions = sorted(ends_of_ranks.union(ends))
+    idle = (Arc(Vertex(final, at), Vertex(final, to), 1, to - at) for at, to in itertools.pairwise(positions))
+    arcs = (*cuts_of_ranks, *idle)
     nodes = sum(program.most[node] for of_size in ends.values() for node in of_size)
     balance: dict[Vertex, dict[int, float]] = defaultdict(dict)
     """The columns that begin (-1) and end (1) at a vertex: as much of the one as of the other."""

@@ -32,8 +32,6 @@ class Decoded:
 
     assignment: Assignment
     unseated: set[int]
-    lossy: set[int]
-    """The classes of nodes where ranks found no place."""
 
 
 def decode(model: PlacementModel, values: Sequence[float], *, launch_all: bool) -> Decoded:
@@ -47,7 +45,6 @@ def decode(model: PlacementModel, values: Sequence[float], *, launch_all: bool) 
     of_run = _seats_of_runs(model, counts)
     seats: list[tuple[Seat, int, int]] = []
     unseated: set[int] = set()
-    lossy: set[int] = set()
     apart = [number for number, run in enumerate(model.runs) if run.group.spread]
     for number in apart:  # these choose first
         own, without = _seats_apart(model, counts, number, slots, of_run)
@@ -61,7 +58,6 @@ def decode(model: PlacementModel, values: Sequence[float], *, launch_all: bool) 
                 seats.append((seat, here.pop(), number))
             else:
                 unseated.add(seat[0].index)
-                lossy.add(index)
     assignment = model.base.copy()
     used = None if launch_all else {node for (job, _), node, _ in seats if job.index not in unseated}
     number_of = _launch(assignment, launches, used)
@@ -69,7 +65,7 @@ def decode(model: PlacementModel, values: Sequence[float], *, launch_all: bool) 
     for seat, node, number in seats:
         if seat[0].index not in unseated:
             _sit(model, assignment, seat, number_of.get(node, node), volumes.get(number, {}))
-    return Decoded(assignment, unseated, lossy)
+    return Decoded(assignment, unseated)
 
 
 def _seats_apart(

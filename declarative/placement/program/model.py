@@ -30,7 +30,7 @@ MOST_COLUMNS = 20_000
 ROUGH = 24
 """In a relaxed program, it is not said how nodes with more blocks than that are cut."""
 
-SKEW = 0.4
+SKEW = 0.1
 """By so much of a block, in all, tasks that come later are worth less: of equals, the first are seated."""
 
 UNKNOWN = 4
@@ -248,12 +248,12 @@ class PlacementModel:
                 count += columns_of(self.uncut, one.sizes, one.ends, one.apart.values())
         return count
 
-    def relaxed(self, cut: Collection[int] = ()) -> PlacementModel | None:
-        """The program that does not say how nodes with many blocks are cut, but for some classes that are
-        `cut` all the same. There are far fewer columns then, and bounds hold; but of what a solution gives
-        to these nodes, some ranks may find no place there. None if it says no less.
+    def relaxed(self) -> PlacementModel | None:
+        """The program that does not say how nodes with many blocks are cut. There are far fewer columns then,
+        and bounds hold; but of what a solution gives to these nodes, some ranks may find no place there. None
+        if it says no less.
         """
-        large = [max(one.ends) > ROUGH and index not in cut for index, one in enumerate(self.classes)]
+        large = [max(one.ends) > ROUGH for one in self.classes]
         if not any(large):
             return None
         model = copy.copy(self)

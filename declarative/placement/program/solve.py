@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from declarative.placement.assignment import Assignment
 from declarative.placement.program.decode import Decoded, columns_of, decode
-from declarative.placement.program.model import MOST_COLUMNS, PlacementModel
-from declarative.placement.program.solver import NONE, SLACK, SearchLimits, Solution, SolverCache, cost_of
+from declarative.placement.program.model import MOST_COLUMNS, SKEW, PlacementModel
+from declarative.placement.program.solver import SLACK, SearchLimits, Solution, SolverCache, cost_of
 
 SMALL = 600
 """A program with no more columns is searched at once."""
 
-FEW_COLUMNS = 1_600
+FEW_COLUMNS = 1_200
 """A search for whole numbers looks at so many columns."""
 
 GAP = 2.5e-3
@@ -29,10 +29,8 @@ GAP = 2.5e-3
 NEAR = 5e-3
 """If launches cost more than this part above the bound, more columns are looked at."""
 
-CUT_COLUMNS, FAR = 5_000, 0.03
-"""If launches cost more than this part above the bound of a relaxed program, one with no more columns follows
-that says how all nodes are cut.
-"""
+CUT_COLUMNS = 5_000
+"""A program with more columns does not say how nodes are cut, if that makes it much smaller."""
 
 ROUNDS, NODE = 96, 4
 """The rounds of one search, which looks at a node for each `NODE` rounds."""
@@ -65,17 +63,6 @@ def cheapest(
         solvable, solvable.prices(), incumbent, limits, cache, known=known, near=NEAR
     )
     decoded = decode(solvable, values, launch_all=True) if values else None
-    finer = None
-    if decoded and decoded.lossy:
-        finer = solvable.relaxed(decoded.lossy) or model
-    elif solvable is not model and cost_of(values, solvable.prices()) > bound * (1 + FAR):
-        finer = model
-    if decoded and finer and finer.size <= CUT_COLUMNS:
-        lower, values, _ = _solve(finer, finer.prices(), incumbent, limits, cache, near=NEAR)
-        again = decode(finer, values, launch_all=True) if values else decoded
-        bound = max(bound, lower)
-        if len(again.unseated) <= len(decoded.unseated):
-            decoded = again
     return ProgramAnswer(bound, decoded, impossible)
 
 
@@ -97,19 +84,20 @@ def fullest(
     factors: Mapping[int, float],
     *,
     effort: int = 1,
-    step: float,
     worth: float = -math.inf,
+    wide: bool = True,
 ) -> ProgramAnswer:
     """Minus the most that can be seated of the optional tasks, as `weights` says, and a plan that seats it.
-    A plan that is worth less by less than a `step` is as good; none is looked for if the incumbent is,
-    which has this `worth`.
+    None is looked for unless it is worth more than the incumbent, which has this `worth`.
     """
     solvable = _solvable(model)
     if solvable is None:
         return ProgramAnswer(-math.inf, None)
-    limits = _limits(effort, absolute=step)
+    ranked = [job for job in model.optional if job.task.priority in factors]
+    grain = float(math.gcd(*(int(factors[job.task.priority]) * job.weight for job in ranked)))
+    costs, limits = solvable.weights(factors), _limits(effort, absolute=grain / 2)
     bound, values, impossible = _solve(
-        solvable, solvable.weights(factors), incumbent, limits, cache, known=-worth
+        solvable, costs, incumbent, limits, cache, known=-worth, grain=grain, wide=wide
     )
     return ProgramAnswer(bound, decode(solvable, values, launch_all=False) if values else None, impossible)
 
@@ -123,7 +111,7 @@ def _solvable(model: PlacementModel) -> PlacementModel | None:
     """The program, or its relaxation if it is too large; None if that is too large as well."""
     if not model.possible:
         return None
-    if model.size <= FEW_COLUMNS:
+    if model.size <= CUT_COLUMNS:
         return model
     relaxed = model.relaxed()
     if relaxed and 2 * relaxed.size <= model.size:
@@ -140,45 +128,64 @@ def _solve(
     *,
     known: float = math.inf,
     near: float = 0.0,
+    grain: float = 0.0,
+    wide: bool = True,
 ) -> tuple[float, Sequence[float], bool]:
-    """The least cost, and the best solution in whole numbers: over the best columns, and over more of them
-    unless its cost is `near` the bound, as a part of it. There is none if the incumbent costs as little, as
-    far as is `known`.
+    """The least cost, and the best solution in whole numbers: over the best columns, and if `wide` over more
+    of them unless its cost is `near` the bound, as a part of it. There is none if the incumbent costs as
+    little, as far as is `known`. With a `grain`, all costs are multiples of it, but for the `SKEW`.
     """
     program = model.program
+    best = known
+
+    def step(cost: float) -> float:
+        """So much less has a better solution to cost."""
+        return max(limits.absolute, limits.gap * abs(cost)) if math.isfinite(cost) else 0.0
+
+    def whole(bound: float) -> float:
+        """The bound if costs have a grain."""
+        return (
+            -math.floor((SKEW - bound) / grain + SLACK) * grain if grain and abs(bound) < math.inf else bound
+        )
+
+    def search(zero: Collection[int]) -> Solution:
+        better = replace(limits, enough=bound + step(bound), below=best - step(best))
+        return program.search(costs, better, cache, zero=sorted(zero))
+
+    bound = -math.inf
     if len(program.most) <= SMALL:
-        found = program.search(costs, limits, cache)
-        return found.bound, found.values, found.impossible
-    first = program.fractions(costs, cache)
-    bound, other_homes = first.bound, list[int]()
-    if known <= bound + max(limits.absolute, limits.gap * abs(bound)):
+        every = program.search(costs, replace(limits, below=best - limits.absolute), cache)
+        return whole(every.bound), every.values, every.impossible
+    first, other_homes = program.fractions(costs, cache), list[int]()
+    bound = whole(first.bound)
+    if best <= bound + step(bound):
         return bound, (), False
     if first.values and any(SLACK < first.values[home] < 1 - SLACK for home in model.homes):
         # Half of each home would hold as much as both.
         begun = program.search(costs, limits, cache, whole=model.homes)
-        bound = max(bound, begun.bound)
+        bound = max(bound, whole(begun.bound))
         if begun.values:
             other_homes = [home for home in model.homes if begun.values[home] < SLACK]
             first = program.fractions(costs, cache, zero=other_homes)
-    enough = bound + max(limits.absolute, limits.gap * abs(bound))
-    if not first.values or known <= enough:
+    if not first.values or best <= bound + step(bound):
         return bound, (), first.impossible
     kept = columns_of(model, incumbent) if incumbent else set()
-    limits = replace(limits, enough=enough)
-    found = NONE
+    values: Sequence[float] = ()
     order = sorted(range(len(program.most)), key=lambda i: (first.values[i] < SLACK, first.duals[i]))
-    for many, best in ((1, 0), (3, FEW_COLUMNS)):
-        if cost_of(found.values, costs) <= bound + near * abs(bound):
+    for many, few in ((1, 0), (2, FEW_COLUMNS)) if wide else ((1, 0),):
+        # No better solution has a column that adds more than there is between the bound and the best.
+        dear = {i for i in order if first.duals[i] > best - step(best) - first.bound + SLACK}
+        zero = {*other_homes, *_left_out(model, first, many)}.difference(kept, order[:few]) | dear
+        if complete := len(order) - len(dear) <= few or (zero == dear and not other_homes):
+            zero = set() if other_homes else dear
+        some = search(zero)
+        if complete:
+            bound = max(bound, whole(some.bound))
+        if (cost := cost_of(some.values, costs)) < best:
+            best, values = cost, some.values
+        if complete or best <= bound + max(step(bound), near * abs(bound)):
             break
-        zero = {*other_homes, *_left_out(model, first, many)}.difference(kept, order[:best])
-        if len(order) <= best:
-            zero = set()
-        more = program.search(costs, limits, cache, zero=sorted(zero))
-        bound = bound if zero else max(bound, more.bound)
-        found = min(found, more, key=lambda one: cost_of(one.values, costs))
-        if cost_of(found.values, costs) <= enough:
-            break
-    return bound, found.values, False
+    return bound, values, False
 
 
 FEW_BOUGHT, FEW_ARCS = 8, 4

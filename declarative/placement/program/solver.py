@@ -45,6 +45,8 @@ class SearchLimits:
     absolute: float = SLACK
     enough: float = -math.inf
     """Stop at the first solution that costs no more."""
+    below: float = math.inf
+    """Only solutions that cost less are looked for: one is known already that costs little more."""
 
 
 @struct(frozen=True, slots=True)
@@ -190,16 +192,19 @@ class Program:
             highs.startCallback(highspy.cb.kCallbackMipInterrupt)
         highs.run()
         work = (ROUND_WORK * rounds + FRACTION_WORK) * sum(1 for one in most if one) / 1000
-        return _solution(highspy, highs, work, whole=bool(search))
+        return _solution(highspy, highs, work, below=search[0].below if search else None)
 
 
-def _solution(highspy: Any, highs: Any, work: float, *, whole: bool) -> Solution:
-    """What HiGHS has found."""
+def _solution(highspy: Any, highs: Any, work: float, *, below: float | None) -> Solution:
+    """What HiGHS has found; `below` says what a search in whole numbers was for."""
     info, answer, status = highs.getInfo(), highs.getSolution(), highs.getModelStatus()
     statuses = highspy.HighsModelStatus
     impossible = status in (statuses.kInfeasible, statuses.kUnboundedOrInfeasible)
     values = list(answer.col_value) if info.primal_solution_status == FEASIBLE else []
-    if whole:
+    if below is not None and below < math.inf:
+        bound = below if impossible else min(below, info.mip_dual_bound)
+        return Solution(bound, values, work=work)
+    if below is not None:
         return Solution(info.mip_dual_bound, values, work=work, impossible=impossible)
     bound = info.objective_function_value if status == statuses.kOptimal else -math.inf
     duals = list(answer.col_dual) if values else ()
@@ -235,4 +240,5 @@ def _options(limits: SearchLimits) -> dict[str, object]:
         "mip_rel_gap": limits.gap,
         "mip_abs_gap": limits.absolute,
         "objective_target": limits.enough,
+        "objective_bound": limits.below,
     }
