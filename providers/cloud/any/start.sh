@@ -20,7 +20,8 @@ put() { # FILE MODE TEXT: FILE is never seen half written
 }
 
 [ ! -e "$done" ] || exit 0
-id "$user" >/dev/null 2>&1 || useradd --create-home --user-group --shell /bin/sh ${uid:+--uid "$uid"} "$user"
+# `*`: no password, and not locked either, which a sshd without PAM would take for no login at all.
+id "$user" >/dev/null 2>&1 || useradd --create-home --user-group --shell /bin/sh --password '*' ${uid:+--uid "$uid"} "$user"
 home=$(getent passwd "$user" | cut -d: -f6)
 # shellcheck disable=SC2016  # the other shell's arguments
 runuser -u "$user" -- sh -euc '
