@@ -112,10 +112,6 @@ class Account(account.Account):
                 self._sites[key] = At(self, self._open(self, name))
             return self._sites[key]
 
-    def of_record(self, record: Record) -> At:
-        """The site with a recorded thing."""
-        return self.at(record.outputs.get("region") or getattr(record.typed, "region", None))
-
     def by_site(self, records: Iterable[Record]) -> list[tuple[At, list[Record]]]:
         """Records by their site. If sites are regional, records without a region are left out."""
         found: dict[At, list[Record]] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,7 @@ from providers.cloud import rest, settings
 from providers.cloud.account import pauses
 from providers.cloud.any import labels, names
 from providers.cloud.any.account import Account
-from providers.cloud.any.json_site import JsonSite, Listing
+from providers.cloud.any.json_site import LabelledSite, Listing
 from providers.cloud.any.site import GPU_MEMORY_GB, Disk, Machine, Size, Wanted, What, Written, gpu_model
 from providers.cloud.provider import Cloud
 from providers.ownership import key_of
@@ -53,7 +53,6 @@ _SSH = {"protocol": "tcp", "remote_ip_prefix": "0.0.0.0/0", "port_range_min": 22
 _PRIVATE = {"protocol": "any", "remote_ip_prefix": "10.0.0.0/8"}
 """The other nodes of the environment."""
 _BALANCE = re.compile(r"\b(balance|credits?|funds)\b", re.IGNORECASE)
-_LOCKS = tuple(threading.Lock() for _ in range(64))
 
 
 def hyperstack(config: Config) -> Cloud:
@@ -61,7 +60,7 @@ def hyperstack(config: Config) -> Cloud:
     return Cloud(Account(config, {}, Hyperstack, cloud="Hyperstack", regional=True))
 
 
-class Hyperstack(JsonSite):
+class Hyperstack(LabelledSite):
     """One region of an account of Hyperstack's."""
 
     settle = 10.0
@@ -73,6 +72,8 @@ class Hyperstack(JsonSite):
 
     SIZES = Listing("data", "a flavor", "/v1/core/flavors")
     MACHINES = Listing("instances", "an instance", "/v1/core/virtual-machines")
+    LABELS = "labels"
+    RELABEL = "PUT", "/label"
     DISKS = Listing("volumes", "a volume", "/v1/core/volumes")
     MACHINE_ID = re.compile(r"[0-9]{1,18}")
 
@@ -326,33 +327,6 @@ class Hyperstack(JsonSite):
 
     # -------------------------------------------------------------------------------------- marks
 
-    def write(self, thing: Machine | Disk, texts: dict[str, str | None]) -> None:
-        def change(tags: list[str]) -> list[str]:
-            have = labels.read(tags)
-            for key, text in texts.items():
-                tags = [tag for tag in tags if tag not in have.tags.get(key, ())]
-                if text is not None:
-                    tags += labels.pack(thing.written.token, key, text, 1)
-            return tags
-
-        self._change(thing.id, change)
-
-    def retag(self, thing: Machine | Disk, before: dict[str, str], after: dict[str, str]) -> None:
-        old, new = labels.of_users(before), labels.of_users(after)
-        self._change(thing.id, lambda tags: [*(t for t in tags if t not in old or t in new), *new])
-
-    def _change(self, made: str, change: Callable[[list[str]], list[str]]) -> None:
-        """All labels are written at once, so each machine has one writer at a time."""
-        path = f"{self.MACHINES.path}/{made}"
-        with _LOCKS[hash(made) % len(_LOCKS)]:
-            item = self._rest.one(self._rest.ask("GET", path, about=made), "instance", path)
-            if not isinstance(item.get("labels") or [], list):
-                raise self._unreadable(self.MACHINES)
-            have = [str(tag) for tag in item.get("labels") or []]
-            tags = list(dict.fromkeys(change(have)))
-            if tags != have:
-                self._rest.ask("PUT", f"{path}/label", {"labels": tags}, about=made)
-
     def owners(self, kind: What) -> Mapping[str, str | None]:
         if kind == "machine":
             return {
@@ -369,8 +343,7 @@ class Hyperstack(JsonSite):
     def restore_mark(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
         if kind == "disk":
             raise self._rest.refused(f"the description of {made} cannot be changed", "volume")
-        new = [*labels.tags(mark), *labels.of_users(tags)]
-        self._change(made, lambda have: [*(t for t in have if not t.startswith(f"{labels.OURS}:")), *new])
+        super().restore_mark(kind, made, mark, tags)
 
     # ----------------------------------------------------------------------- environments and keys
 

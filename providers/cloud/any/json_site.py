@@ -25,8 +25,9 @@ from declarative.provider import (
 )
 from providers.cloud import rest, settings
 from providers.cloud.account import if_there
+from providers.cloud.any import labels
 from providers.cloud.any.account import Account
-from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What
+from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What, Written
 from providers.cloud.bad_answers import Pages, value_at
 from providers.cloud.connection import Connection, Limiter, limiter
 from providers.cloud.faults import Answer, ErrorInfo, error_info
@@ -369,3 +370,48 @@ class JsonSite(Site):
     def delete_key(self, name: str, public: str) -> None:
         if self._keys:
             self._ring.drop(name)
+
+
+_LOCKS = tuple(threading.Lock() for _ in range(64))
+
+
+class LabelledSite(JsonSite):
+    """A cloud that takes all labels of a machine at once (see `labels`), so each machine has one writer at a
+    time.
+    """
+
+    LABELS: str
+    """The field with the labels of a machine."""
+    RELABEL: tuple[str, str] = "PATCH", ""
+    """The method that writes them, and what follows the machine's path."""
+
+    def write(self, thing: Machine | Disk, texts: dict[str, str | None]) -> None:
+        def change(tags: list[str]) -> list[str]:
+            have = labels.read(tags)
+            for key, text in texts.items():
+                tags = [tag for tag in tags if tag not in have.tags.get(key, ())]
+                if text is not None:
+                    tags += labels.pack(thing.written.token, key, text, 1)
+            return tags
+
+        self._change(thing.id, change)
+
+    def retag(self, thing: Machine | Disk, before: dict[str, str], after: dict[str, str]) -> None:
+        old, new = labels.of_users(before), labels.of_users(after)
+        self._change(thing.id, lambda tags: [*(t for t in tags if t not in old or t in new), *new])
+
+    def restore_mark(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
+        """On a machine."""
+        new = [*labels.tags(mark), *labels.of_users(tags)]
+        self._change(made, lambda have: [*(t for t in have if not t.startswith(f"{labels.OURS}:")), *new])
+
+    def _change(self, made: str, change: Callable[[list[str]], list[str]]) -> None:
+        path, (method, below) = f"{self.MACHINES.path}/{made}", self.RELABEL
+        with _LOCKS[hash(made) % len(_LOCKS)]:
+            item = self._rest.one(self._rest.ask("GET", path, about=made), self.MACHINES.one, path)
+            if not isinstance(item.get(self.LABELS) or [], list):
+                raise self._unreadable(self.MACHINES)
+            have = [str(tag) for tag in item.get(self.LABELS) or []]
+            tags = list(dict.fromkeys(change(have)))
+            if tags != have:
+                self._rest.ask(method, path + below, {self.LABELS: tags}, about=made)

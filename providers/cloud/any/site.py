@@ -383,9 +383,11 @@ class Site(ABC):
 
     # ----------------------------------------------------------------------------------- machines
 
-    @abstractmethod
     def sizes(self) -> Sequence[Size]:
-        """All sizes that it can launch. A price is above 0, in USD an hour, or None."""
+        """All sizes that it can launch. A price is above 0, in USD an hour, or None. A cloud with `offers` of
+        its own is not asked.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def machines(self) -> Sequence[Machine]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from declarative.model.blocks import Shape
@@ -17,7 +16,7 @@ from declarative.model.status import NodeState
 from declarative.provider import Config, PermanentError
 from providers.cloud.any import labels, names
 from providers.cloud.any.account import Account
-from providers.cloud.any.json_site import JsonSite, Listing
+from providers.cloud.any.json_site import LabelledSite, Listing
 from providers.cloud.any.site import GPU_MEMORY_GB, Disk, Machine, Size, Wanted, What, Written, gpu_model
 from providers.cloud.provider import Cloud
 
@@ -25,7 +24,6 @@ HOURS = 672
 """Vultr's charged hours of a month, for plans without a price by the hour."""
 NOWHERE = ("", "0.0.0.0")  # noqa: S104  # what stands there before there is an address
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_LOCKS = tuple(threading.Lock() for _ in range(64))
 
 
 def vultr(config: Config) -> Cloud:
@@ -33,7 +31,7 @@ def vultr(config: Config) -> Cloud:
     return Cloud(Account(config, {}, lambda a, _: Vultr(a), cloud="Vultr"))
 
 
-class Vultr(JsonSite):
+class Vultr(LabelledSite):
     """One account of Vultr's."""
 
     settle = 10.0
@@ -43,6 +41,7 @@ class Vultr(JsonSite):
     SIZES = Listing("plans", "a plan")
     """The plans without bare metal, which takes no volumes."""
     MACHINES = Listing("instances", "an instance")
+    LABELS = "tags"
     DISKS = Listing("blocks", "a block")
     MACHINE_ID = _UUID
 
@@ -160,30 +159,6 @@ class Vultr(JsonSite):
 
     # -------------------------------------------------------------------------------------- marks
 
-    def write(self, thing: Machine | Disk, texts: dict[str, str | None]) -> None:
-        def change(tags: list[str]) -> list[str]:
-            have = labels.read(tags)
-            for key, text in texts.items():
-                tags = [tag for tag in tags if tag not in have.tags.get(key, ())]
-                if text is not None:
-                    tags += labels.pack(thing.written.token, key, text, 1)
-            return tags
-
-        self._change(thing.id, change)
-
-    def retag(self, thing: Machine | Disk, before: dict[str, str], after: dict[str, str]) -> None:
-        old, new = labels.of_users(before), labels.of_users(after)
-        self._change(thing.id, lambda tags: [*(t for t in tags if t not in old or t in new), *new])
-
-    def _change(self, made: str, change: Callable[[list[str]], list[str]]) -> None:
-        path = f"/v2/instances/{made}"
-        with _LOCKS[hash(made) % len(_LOCKS)]:
-            item = self._rest.one(self._rest.ask("GET", path, about=made), "instance", path)
-            have = [str(tag) for tag in item.get("tags") or ()]
-            tags = list(dict.fromkeys(change(have)))
-            if tags != have:
-                self._rest.ask("PATCH", path, {"tags": tags}, about=made)
-
     def owners(self, kind: What) -> Mapping[str, str | None]:
         if kind == "machine":
             found = self._listed(self.MACHINES)
@@ -195,8 +170,7 @@ class Vultr(JsonSite):
         if kind == "disk":
             self._rest.ask("PATCH", f"/v2/blocks/{made}", {"label": names.name(mark)}, about=made)
             return
-        new = [*labels.tags(mark), *labels.of_users(tags)]
-        self._change(made, lambda have: [*(t for t in have if not t.startswith(f"{labels.OURS}:")), *new])
+        super().restore_mark(kind, made, mark, tags)
 
 
 def _image(image: str) -> dict[str, Any]:

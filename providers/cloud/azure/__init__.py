@@ -8,7 +8,7 @@ so a retried one is preceded by a look, and demands that the thing is new where 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from declarative.model.status import NodeState
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import if_there, look_up, pauses
-from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What, by_ids
+from providers.cloud.any.site import Disk, Machine, Site, Wanted, What, by_ids
 from providers.cloud.azure import answers, offers
 from providers.cloud.azure.account import COMPUTE, Account
 from providers.cloud.azure.bodies import address_body, disk_body, interface_body, machine_body
@@ -112,9 +112,6 @@ class AzureSite(Site):
         yield from pauses(f"{what} takes its time", about)
 
     # ----------------------------------------------------------------------------------- machines
-
-    def sizes(self) -> Sequence[Size]:
-        raise NotImplementedError  # `Azure.offers` has prices and places of its own
 
     def machines(self) -> list[Machine]:
         return self._machines()

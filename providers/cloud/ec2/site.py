@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import re
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +22,7 @@ from declarative.model.text import suggest
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import gibibytes
-from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What
+from providers.cloud.any.site import Disk, Machine, Site, Wanted, What
 from providers.cloud.bad_answers import value_at
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account
@@ -78,10 +78,6 @@ class Ec2Site(Site):
         self.groups: Groups = groups
         self._capacity = capacity
         self._networks = networks
-
-    def sizes(self) -> Sequence[Size]:
-        """See `offers`: EC2 is not asked."""
-        return ()
 
     # ------------------------------------------------------------------------------------- look-ups
 

@@ -8,7 +8,7 @@ errors come later than the answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import if_there, look_up, pauses
-from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What, by_ids
+from providers.cloud.any.site import Disk, Machine, Site, Wanted, What, by_ids
 from providers.cloud.bad_answers import asked
 from providers.cloud.gce import answers, offers
 from providers.cloud.gce.account import Account
@@ -113,9 +113,6 @@ class GceSite(Site):
         raise AssertionError("pauses end with a fault")
 
     # ----------------------------------------------------------------------------------- machines
-
-    def sizes(self) -> Sequence[Size]:
-        raise NotImplementedError  # `Gce.offers` has prices and places of its own
 
     def machines(self) -> list[Machine]:
         return self._machines()

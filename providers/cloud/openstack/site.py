@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,7 +17,7 @@ from declarative.model.status import NodeState
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import if_there, pauses
-from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What, by_ids
+from providers.cloud.any.site import Disk, Machine, Site, Wanted, What, by_ids
 from providers.cloud.keys import Pairs
 from providers.cloud.openstack import answers, names
 from providers.cloud.openstack.account import Account, Floating
@@ -65,9 +65,6 @@ class OpenStackSite(Site):
         self._keys = keys
         self._floating = Floating(account)
         self.settle = account.settle
-
-    def sizes(self) -> Sequence[Size]:
-        raise NotImplementedError  # `OpenStack.offers` has zones of its own
 
     # ------------------------------------------------------------------------------------- look-ups
 
