@@ -27,7 +27,7 @@ from providers.cloud.bad_answers import value_at
 from providers.cloud.catalog import day, prices
 from providers.cloud.placement_groups import OPTION, Groups, Reserved
 from providers.cloud.rest import bad_answer
-from providers.cloud.settings import NODE_DISK, write
+from providers.cloud.settings import NODE_DISK
 
 VERSION = "2021-07-01"
 WHAT = "list of SKUs"
@@ -55,10 +55,7 @@ _PARTS = re.compile(r"nv(6|12|18)ads_a10_v5|nv\d+as_v4")
 def offers(account: Account) -> tuple[Offer, ...]:
     """All offers in the backend's regions and zones, for its images' architecture."""
     config = account.config
-    if not config.regions:
-        summary = f"backend {config.backend} names no regions"
-        hint = write(config, "regions")
-        raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
+    account.regions()
     out: list[Offer] = []
     for region in config.regions:
         found = [o for item in _skus(account, region) for o in _of(account, region, item)]

@@ -33,11 +33,8 @@ from providers.cloud.gce.answers import (
 from providers.cloud.gce.offers import Policies, Reservations, path_of
 from providers.cloud.placement_groups import Reserved
 from providers.cloud.provider import ABILITIES, TaggedCloud
-from providers.cloud.rest import pages
 from providers.cloud.settings import NODE_DISK
 
-PAGE = 500
-"""The most items per answer."""
 _ID = re.compile(r"([a-z0-9.:-]{1,100})/([a-z0-9-]{1,63})/([a-z]([a-z0-9-]{0,61}[a-z0-9])?)")
 
 
@@ -80,16 +77,9 @@ class GceSite(Site):
         if name is not None:
             wanted = f'({wanted}) (name="{name}")'
         what = f"list of {kind}"
-
-        def ask(more: str | None) -> Mapping[str, Any]:
-            params = {"filter": wanted, "maxResults": str(PAGE), "returnPartialSuccess": "false"}
-            if more:
-                params["pageToken"] = more
-            return self._account.ask(what, "GET", f"{self._account.project}/aggregated/{kind}", params=params)
-
-        found = [
-            item for page in pages(what, ask, "nextPageToken") for item in answers.scoped(what, page, kind)
-        ]
+        path = f"{self._account.project}/aggregated/{kind}"
+        read = self._account.pages(what, path, filter=wanted, returnPartialSuccess="false")
+        found = [item for page in read for item in answers.scoped(what, page, kind)]
         return [item for item in found if name is None or item.get("name") == name]
 
     def _is_ours(self, thing: Machine | Disk) -> bool:

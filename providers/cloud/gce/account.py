@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,10 @@ from providers.cloud import settings
 from providers.cloud.any.rest_account import RestAccount
 from providers.cloud.any.site import Site
 from providers.cloud.gce.answers import error_info
-from providers.cloud.rest import Form, Rest, Tokens, signed
+from providers.cloud.rest import Form, Rest, Tokens, pages, signed
 
+PAGE = "500"
+"""The most items per answer."""
 ENDPOINT = "https://compute.googleapis.com"
 OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(
     ("project", "network", "disk_type", "placement_group"), str
@@ -52,6 +54,17 @@ class Account(RestAccount):
     def ask(self, what: str, method: str, path: str, **more: Any) -> dict[str, Any]:
         """One request; the path begins with a project."""
         return self._there()[0].ask(what, method, f"/compute/v1/projects/{path}", **more)
+
+    def pages(
+        self, what: str, path: str, about: str | None = None, **params: str
+    ) -> Iterator[Mapping[str, Any]]:
+        """All pages of a listing."""
+
+        def ask(more: str | None) -> Mapping[str, Any]:
+            page = {"maxResults": PAGE, **params, **({"pageToken": more} if more else {})}
+            return self.ask(what, "GET", path, about=about, params=page)
+
+        return pages(what, ask, "nextPageToken")
 
     def _make(self) -> tuple[Rest, str]:
         who = service_account(self.config)

@@ -29,8 +29,8 @@ from providers.cloud.catalog import day, prices
 from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account
 from providers.cloud.placement_groups import OPTION, Groups, Reserved
-from providers.cloud.rest import bad_answer, pages
-from providers.cloud.settings import NODE_DISK, write
+from providers.cloud.rest import bad_answer
+from providers.cloud.settings import NODE_DISK
 
 WHAT = "list of machine types"
 _GPUS: Mapping[str, tuple[str, int]] = {
@@ -55,11 +55,7 @@ _ODD = ("e2-micro", "e2-small", "e2-medium")
 
 def offers(account: Account) -> tuple[Offer, ...]:
     """All offers in the backend's regions and zones, for its images' architecture."""
-    config = account.config
-    if not config.regions:
-        summary = f"backend {config.backend} names no regions"
-        hint = write(config, "regions")
-        raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
+    account.regions()
     out: list[Offer] = []
     for region, zones in _zones(account).items():
         for zone in zones:
@@ -86,12 +82,8 @@ def _types(account: Account, zone: str) -> list[Mapping[str, Any]]:
 
 
 def _listed(account: Account, what: str, path: str, kind: str) -> list[Mapping[str, Any]]:
-    def ask(more: str | None) -> Mapping[str, Any]:
-        params = {"maxResults": "500", **({"pageToken": more} if more else {})}
-        return account.ask(what, "GET", f"{account.project}/{path}", params=params)
-
     out: list[Mapping[str, Any]] = []
-    for page in pages(what, ask, "nextPageToken"):
+    for page in account.pages(what, f"{account.project}/{path}"):
         # An empty page has no `items`, but it has its kind.
         items = page.get("items", [] if page.get("kind") == kind else None)
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
@@ -166,7 +158,6 @@ KEY = "compute.googleapis.com/reservation-name"
 READY = ("READY", "UPDATING")
 DENSE = "DENSE"
 """The value for a reservation whose machines are close together and end with it."""
-PAGE = 500
 _PART = "[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = re.compile(
     rf"(?:(?:.*/)?projects/([a-z0-9.:-]{{1,100}})/(?:zones/[a-z0-9-]+/)?reservations/)?({_PART})"
@@ -240,16 +231,9 @@ class Reservations:
 
     def _read(self, project: str, name: str) -> dict[str, Found]:
         what = f"look for the reservation {name}"
-
-        def ask(more: str | None) -> Mapping[str, Any]:
-            params = {"filter": f'name="{name}"', "maxResults": str(PAGE), "returnPartialSuccess": "false"}
-            if more:
-                params["pageToken"] = more
-            path = f"{project}/aggregated/reservations"
-            return self._account.ask(what, "GET", path, about="reservation", params=params)
-
+        only = {"filter": f'name="{name}"', "returnPartialSuccess": "false"}
         out: dict[str, Found] = {}
-        for page in pages(what, ask, "nextPageToken"):
+        for page in self._account.pages(what, f"{project}/aggregated/reservations", "reservation", **only):
             for item in answers.scoped(what, page, "reservations"):
                 if item.get("name") == name:
                     found = _found(item)
