@@ -1,4 +1,4 @@
-"""Begin a driver for a cloud: `python tools/new_cloud.py scaleway`.
+"""Begin a driver for a cloud: `python tools/new_cloud.py scaleway --variable SCW_SECRET_KEY`.
 
 Writes the driver, a stand-in of the cloud and the test, which passes at once, and adds the lines in all other
 places that name drivers. Then make the driver and its stand-in those of the cloud: docs/providers.md.
@@ -6,6 +6,7 @@ places that name drivers. Then make the driver and its stand-in those of the clo
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -24,13 +25,13 @@ FILES = {
 EXAMPLE = """\
     "{name}": {{
         "regions": "[east]",
-        "credentials": "{{key: {NAME}_API_KEY}}",
+        "credentials": "{{key: {variable}}}",
         "image": "ubuntu-24.04",
     }},"""
 LINES = (
     ("providers/cloud/__init__.py", r'    "vultr": .*', '    "{name}": "providers.cloud.any.{name}:{name}",'),
     ("pyproject.toml", r"vultr = .*", '{name} = "providers.cloud:cloud"'),
-    ("declarative/model/spec/policy.py", r'    "vultr": .*', '    "{name}": ("{NAME}_*",),'),
+    ("declarative/model/spec/policy.py", r'    "vultr": .*', '    "{name}": ("{prefix}_*",),'),
     ("declarative/language/importers/drafts.py", r'    "vultr": .*', '    "{name}": {{"driver": "{name}"}},'),
     (
         "providers/cloud/settings.py",
@@ -41,7 +42,7 @@ LINES = (
     (
         "tests/providers/cloud/test_missing_settings.py",
         r'        \("vultr", .*',
-        '        ("{name}", "regions", ("{{key: {NAME}_API_KEY}}", "`image: ")),',
+        '        ("{name}", "regions", ("`image: ",)),',
     ),
     (
         "docs/clouds.md",
@@ -51,7 +52,7 @@ LINES = (
     (
         "docs/clouds.md",
         r"\| `vultr` \| instances;.*",
-        "| `{name}` | machines, GPUs, prices | without tags, grow in place | `{NAME}_API_KEY` |",
+        "| `{name}` | machines, GPUs, prices | without tags, grow in place | `{variable}` |",
     ),
     (
         "docs/clouds.md",
@@ -64,19 +65,26 @@ WORDS = (
     ("README.md", "`vultr`, ", "`vultr`, `{name}`, "),
     ("docs/import.md", "| `vultr`, ", "| `vultr`, `{name}`, "),
     ("docs/clouds.md", "| `digitalocean`, `vultr`, ", "| `digitalocean`, `vultr`, `{name}`, "),
-    ("docs/security.md", "`VULTR_*`, ", "`VULTR_*`, `{NAME}_*`, "),
+    ("docs/security.md", "`VULTR_*`, ", "`VULTR_*`, `{prefix}_*`, "),
+    ("providers/cloud/settings.py", 'finds_own = ("ec2", ', 'finds_own = ("ec2", "{name}", '),
     ("tests/providers/cloud/test_invalid_answers.py", '"vultr", ', '"vultr", "{name}", '),
 )
 """File, words in it, and the words that replace them where they stand first."""
 
 
-def begin(root: Path, name: str) -> list[str]:
-    """Write the files and lines of a driver under `root`; returns their paths. `ValueError` if a file is
-    there, or a place is not.
+def begin(root: Path, name: str, variable: str) -> list[str]:
+    """Write the files and lines of a driver under `root`; returns their paths. `variable` is that of the
+    environment that has the key. `ValueError` if a file is there, or a place is not.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]{1,30}", name):
         raise ValueError(f"`{name}` is not the name of a module: lower case letters, digits and `_`")
-    names = {"name": name, "NAME": name.upper(), "Name": "".join(w.capitalize() for w in name.split("_"))}
+    prefix = variable.partition("_")[0]
+    names = {
+        "name": name,
+        "variable": variable,
+        "prefix": prefix,
+        "Name": "".join(w.capitalize() for w in name.split("_")),
+    }
     texts: dict[Path, str] = {}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -110,10 +118,14 @@ def begin(root: Path, name: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", help="of the driver: lower case letters, digits and `_`")
+    parser.add_argument("--variable", help="of the cloud's own tools, with the key (default: NAME_API_KEY)")
+    given = parser.parse_args()
     try:
-        paths = begin(ROOT, sys.argv[1])
+        paths = begin(ROOT, given.name, given.variable or f"{given.name.upper()}_API_KEY")
     except ValueError as error:
         sys.exit(f"error: {error}")
     code = [path for path in paths if path.endswith(".py")]

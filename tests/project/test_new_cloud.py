@@ -42,11 +42,12 @@ def run(*words: str, tree: Path) -> str:
 @pytest.mark.slow
 def test_a_driver_is_begun(tree: Path) -> None:
     """Driver, stand-in and test, and all other places that name drivers."""
-    files = run(sys.executable, "tools/new_cloud.py", "zephyr", tree=tree).split()
+    files = run(sys.executable, "tools/new_cloud.py", "zephyr", "--variable", "ZEP_KEY", tree=tree).split()
     made = [name for name in files if "zephyr" in name]
     assert len(made) == 3
     code = [name for name in files if name.endswith(".py")]
     run(sys.executable, "-m", "ruff", "check", *code, tree=tree)
+    run(sys.executable, "-m", "mypy", *made, tree=tree)
     run(sys.executable, "-m", "ruff", "format", "--check", *code, tree=tree)
     seeds = [f"--deselect={made[-1]}::test_nothing_is_lost_or_made_twice[{n}]" for n in range(3, 20)]
     run(*PYTEST, "tests/providers/zephyr", *seeds, tree=tree)

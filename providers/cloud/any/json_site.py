@@ -276,8 +276,14 @@ class JsonSite(Site):
         """
         self._keys = keys
         self._account = account
-        self._rest = Rest(account, make, self.total, rate=self.rate, variable=self.variable)
+        read = self.read_error
+        self._rest = Rest(account, make, self.total, rate=self.rate, variable=self.variable, read=read)
         self._ring = Ring(self._rest, keys, word, lambda: self._all(keys, "ssh_keys"))
+
+    @staticmethod
+    def read_error(answer: Answer) -> ErrorInfo | None:
+        """What an answer that is an error means. A cloud with codes of its own looks at them."""
+        return error_info(answer)
 
     @staticmethod
     def total(found: Mapping[str, Any]) -> object:
