@@ -64,7 +64,8 @@ class Check:
 @struct(frozen=True, slots=True, kw_only=True)
 class Trial:
     """What is to be tried. `node` and `volume` are their inputs, None for none; `larger` is the volume's size
-    after it has grown. `lives` is how many disturbed lives each gets.
+    after it has grown. `lives` is how many disturbed lives each gets. `first` is the generation of the first
+    thing, another one in each run: some clouds remember the tokens of things that are gone.
     """
 
     config: Config
@@ -73,6 +74,7 @@ class Trial:
     larger: str | None = None
     lives: int = 20
     seed: int = 0
+    first: int = 1
 
 
 class BrokenLawError(Exception):
@@ -170,17 +172,16 @@ class Lives:
         self._processes = Processes(trial.config)
         self._chance = random.Random(trial.seed)  # noqa: S311  # a draw that can be repeated
         self._name = f"trial-{trial.config.lineage[:8]}"
-        self._count = 0
+        self._generations = itertools.count(trial.first)
 
     def record(self, kind: str) -> Record:
         """A thing to be made, with a token of its own."""
-        self._count += 1
         inputs = self._trial.node if kind == "node" else self._trial.volume
         return Record(
             address=Address(kind, self._name),
             backend=self._trial.config.backend,
             inputs=inputs or {},
-            generation=self._count,
+            generation=next(self._generations),
         )
 
     def _token(self, record: Record) -> str:

@@ -181,6 +181,7 @@ def _trial(session: ProjectSession, desired: Desired, name: str, asked: dict[str
         larger=LARGER,
         lives=asked["lives"],
         seed=asked["seed"],
+        first=int(time.time()),
     )
     if not is_here and trial.node:
         trial = replace(trial, lives=min(trial.lives, _affordable(trial.node, asked["spend"])))

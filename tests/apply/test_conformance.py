@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +86,23 @@ def test_a_driver_that_breaks_a_law_fails(broken: Any, tmp_path: Path) -> None:
     found = tried(tmp_path)
     assert found["a node is made once"] is LawOutcome.FAILED
     assert found["no node is lost or made twice"] is LawOutcome.FAILED
+
+
+def test_no_token_is_used_in_two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cloud may remember what a token made, though that is gone; the owner may be that of a killed run."""
+
+    class Remembers(Forgets):
+        def __init__(self, real: Any) -> None:
+            super().__init__(real)
+            self.delete = real.delete
+
+        def create(self, address: Any, token: str, inputs: Any, needs: Any) -> Any:
+            used = tmp_path / f"{token}.{run}"
+            assert not [other for other in tmp_path.glob(f"{token}.*") if other != used]
+            used.touch()
+            return self.real.create(address, token, inputs, needs)
+
+    monkeypatch.setattr(conformance, "load", lambda name, config: Remembers(load(name, config)))
+    for run in (1, 2):  # read by the driver
+        some = replace(trial(tmp_path / "place"), lives=0, first=run * 1000)
+        assert {check.outcome for check in checks(some)} == {LawOutcome.PASSED}
