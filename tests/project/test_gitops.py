@@ -116,7 +116,8 @@ def _firing(server, log, port):
         found = {
             (a["labels"]["alertname"], a["labels"].get("fleet")) for a in alerts if a["state"] == "firing"
         }
-        if any(name == "FleetShort" for name, _ in found):
+        # Before the first scrape, the tool itself counts as gone.
+        if {name for name, _ in found} & {"FleetShort", "FleetformGone"} == {"FleetShort"}:
             break
         threading.Event().wait(0.1)
     return found
