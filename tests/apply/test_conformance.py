@@ -91,11 +91,7 @@ def test_a_driver_that_breaks_a_law_fails(broken: Any, tmp_path: Path) -> None:
 def test_no_token_is_used_in_two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cloud may remember what a token made, though that is gone; the owner may be that of a killed run."""
 
-    class Remembers(Forgets):
-        def __init__(self, real: Any) -> None:
-            super().__init__(real)
-            self.delete = real.delete
-
+    class Remembers(Twice):
         def create(self, address: Any, token: str, inputs: Any, needs: Any) -> Any:
             used = tmp_path / f"{token}.{run}"
             assert not [other for other in tmp_path.glob(f"{token}.*") if other != used]
