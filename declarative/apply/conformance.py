@@ -112,10 +112,14 @@ class Processes:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            os.close(reading)
-            with os.fdopen(writing, "w") as pipe:
-                json.dump(_answer(config, work, disturbance), pipe)
-            os._exit(0)
+            code = 1
+            try:
+                os.close(reading)
+                with os.fdopen(writing, "w") as pipe:
+                    json.dump(_answer(config, work, disturbance), pipe)
+                code = 0
+            finally:
+                os._exit(code)  # whatever happens: an interrupt, too, must not go on as a second command
         os.close(writing)
         with os.fdopen(reading) as pipe:
             text = pipe.read()

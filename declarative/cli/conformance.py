@@ -92,9 +92,13 @@ def conformance_command(session: ProjectSession, backend: str, **asked: Any) -> 
     config = trial.config
     say_line(f"{name} ({config.driver}), {place}: owner {config.lineage}, {trial.lives} lives each")
     started, done = time.time(), []
-    for check in checks(trial):
-        done.append(check)
-        emit_text(_line(check) + "\n")
+    try:
+        for check in checks(trial):
+            done.append(check)
+            emit_text(_line(check) + "\n")
+    except KeyboardInterrupt:
+        say_line("interrupted: run it once more, which begins by deleting what is there")
+        raise
     if done[-1].outcome is LawOutcome.PASSED:
         _owner_file(config.project_dir).unlink(missing_ok=True)
     broken = [check for check in done if check.outcome is LawOutcome.FAILED]

@@ -164,7 +164,7 @@ class Cloud:
     ) -> Mapping[str, Any]:
         match address.kind:
             case "node":
-                for fault in self._unable(address, inputs):
+                if fault := next(self._unable(address, inputs), None):
                     raise fault
                 if is_adopted(inputs) and not self.ADOPTS_INSTANCES:
                     raise self._unadopted(address)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from declarative.apply import conformance
-from declarative.apply.conformance import LawOutcome, Trial, checks
+from declarative.apply.conformance import BrokenLawError, LawOutcome, Processes, Trial, checks
 from declarative.provider import Config, load
 from providers.testing import NODE, VOLUME
 
@@ -102,3 +102,13 @@ def test_no_token_is_used_in_two_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     for run in (1, 2):  # read by the driver
         some = replace(trial(tmp_path / "place"), lives=0, first=run * 1000)
         assert {check.outcome for check in checks(some)} == {LawOutcome.PASSED}
+
+
+def test_an_interrupted_process_does_not_go_on_as_a_second_command(tmp_path: Path) -> None:
+    def interrupted(_provider: Any) -> None:
+        raise KeyboardInterrupt
+
+    here = os.getpid()
+    with pytest.raises(BrokenLawError, match="exit code 1"):
+        Processes(trial(tmp_path).config).run(interrupted)
+    assert os.getpid() == here

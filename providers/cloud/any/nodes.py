@@ -48,7 +48,7 @@ from providers.cloud.keys import USER, user_data
 from providers.cloud.marks import Mark
 from providers.cloud.placement_groups import Reserved
 
-FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "resources")
+FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "identity", "resources")
 """Inputs that are fixed when the machine is made: a change needs a new machine."""
 SURE = 4
 """How many looks in a row must miss a machine that existed, where a denial is sure: a single one may be too

@@ -181,7 +181,6 @@ class Volumes:
         if disk.broken:
             summary = f"{mark.address}: {disk.name} cannot be used: {disk.broken}"
             raise PermanentError(PermanentKind.INVALID, summary, about=VOLUME_ID)
-
         return disk, free
 
     def _named(self, mark: Mark) -> Disk | None:

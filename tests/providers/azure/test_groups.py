@@ -93,8 +93,11 @@ def test_a_node_has_the_managed_identity_of_its_fleet(web, there, given):
     kind = "Microsoft.ManagedIdentity/userAssignedIdentities"
     full = f"{fake.BELOW}/resourceGroups/fleet-group/providers/{kind}/ml" if given == "ml" else given
     assert last(web)["identity"] == {"type": "UserAssigned", "userAssignedIdentities": {full: {}}}
-    create(one, node(1))
+    plain = create(one, node(1))
     assert "identity" not in last(web)
+    key = token("lineage-1", plain.address, plain.generation, plain.inputs["zone"])
+    with pytest.raises(PermanentError, match="`identity` cannot be changed in place"):
+        one.update(plain, key, {**plain.inputs, "identity": given})
 
 
 def group(body):
