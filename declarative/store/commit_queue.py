@@ -1,7 +1,8 @@
 """Writes of many threads in few transactions: writes that wait at the same time are committed together.
 
 Threads queue here and not at the database, whose waiting polls and is not fair. The thread that waits first
-commits what is in the queue, its own write included; the other threads sleep until their writes are done.
+commits what is in the queue, its own write included, and what comes while it does that; the other threads
+sleep until their writes are done.
 
 The threads that a commit wakes come back one after the other. If the first of them began a commit at once,
 the others would wait for all of it. Where a commit takes long, on a server, the thread that commits waits a
