@@ -51,7 +51,10 @@ find_state() { # load_attempt, and sets attempt_state
   elif [ -z "$started_boot" ]; then
     if [ -d "$attempt_dir" ]; then attempt_state=claimed; else attempt_state=missing; fi
     # Files can vanish, as by a cleaner of old ones: what runs is not `missing`, and no start may launch it again.
-    if has_mark && [ -n "$(list_processes)" ]; then attempt_state=orphan; fi
+    if has_mark && [ -n "$(list_processes)" ]; then attempt_state=orphan
+    elif has_supervisor; then attempt_state=running; fi
+    load_attempt # it may have ended between these looks
+    [ -z "$exit_code" ] || attempt_state=exited
   elif [ "$started_boot" != "$boot_id" ]; then attempt_state=rebooted && outside remove && close_peers
   elif is_alive "$supervisor" "$supervisor_born"; then attempt_state=running
   elif load_attempt && [ -n "$exit_code" ]; then attempt_state=exited # it ended between the two looks
@@ -97,6 +100,18 @@ $(grep -hsz ^FLEETFORM_RUN= /proc/[0-9]*/environ | tr '\0' '\n')
   case $marks in *"
 FLEETFORM_RUN=$attempt_dir
 "*) ;; *) false ;; esac
+}
+# Whether a supervisor is there that began its attempt, so that the script has left its first place: it has yet to record
+# the end, though its attempt's files vanished and the task is dead. Asked once, as the marks are.
+has_supervisor() {
+  [ "${supervisors-}" ] || supervisors="
+$(grep -hsz '/payload\.[0-9]*$' /proc/[0-9]*/cmdline | tr '\0' '\n')
+"
+  case $supervisors in *"
+$attempt_dir/payload."*) ;; *) return 1 ;; esac
+  for each in "$attempt_dir"/payload.* "$attempt_dir"/started.* "$attempt_dir/task"; do
+    [ ! -e "$each" ] || return 1
+  done
 }
 # Prints the attempt's processes: those in its control groups, if it has any; those of its session; and those elsewhere
 # that carry its mark in their environment. Not those that we may not signal: they are beyond us.

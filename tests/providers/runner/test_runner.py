@@ -868,6 +868,24 @@ def test_what_runs_is_not_lost_with_its_folder(host, how):
     assert (host.folder / "ran").read_text() == "x\n"
 
 
+@pytest.mark.parametrize("how", ["folder", "started"])
+def test_what_ended_without_its_folder_runs_until_that_is_recorded(host, how):
+    """Else it would be lost in between, and might be launched a second time."""
+    text = f"echo x >> {host.folder}/ran; until [ -e {host.folder}/go ]; do sleep 0.05; done; exit 5"
+    host.start(text)
+    until((host.folder / "ran").exists)
+    supervisor = host.supervisor()
+    vanish(host, how)
+    os.kill(supervisor, signal.SIGSTOP)
+    (host.folder / "go").touch()
+    until(lambda: not host.tasks())
+    assert host.poll().state is AttemptState.RUNNING
+    assert host.start(text).state is AttemptState.RUNNING
+    os.kill(supervisor, signal.SIGCONT)
+    assert host.ended().exit_code == 5
+    assert (host.folder / "ran").read_text() == "x\n"
+
+
 @pytest.mark.parametrize("supervised", [True, False])
 def test_what_runs_without_its_folder_can_be_stopped(host, supervised):
     """It cannot be launched after that, either."""
