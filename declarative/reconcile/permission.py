@@ -1,4 +1,4 @@
-"""Splits a plan into what a round does and what waits: the rules of `planner.part`, with the
+"""Splits a plan into what a round does and what waits: the rules of `planner.unattended`, with the
 loop's memory.
 """
 
@@ -17,7 +17,9 @@ from declarative.model.resource import LOCAL, Desired
 from declarative.model.spec.project import Cause, Reconcile
 from declarative.model.state import State
 from declarative.planner.approval import approval_of
-from declarative.planner.part import (
+from declarative.planner.plan import Op, Plan, Reason, Unplaced, group_of
+from declarative.planner.tasks import DELAYS, due_retry
+from declarative.planner.unattended import (
     DAY,
     EarlierChange,
     PermitInputs,
@@ -27,8 +29,6 @@ from declarative.planner.part import (
     components,
     permitted_part,
 )
-from declarative.planner.plan import Op, Plan, Reason, Unplaced, group_of
-from declarative.planner.tasks import DELAYS, due_retry
 from declarative.reconcile.loop import Wait
 from declarative.store.journal import Permit
 from declarative.store.loop_state import ENDS, Approval

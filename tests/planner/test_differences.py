@@ -21,9 +21,10 @@ from declarative.model.spec.backend import CatalogOffer, Network
 from declarative.model.spec.fleet import HostFields, SshConfig
 from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, Readiness
+from declarative.planner.differences import OF_NO_NODE
 from declarative.planner.hosts import declared_hosts, hosts_of, offer_of_host, shaping
 from declarative.planner.inventory import PartitionNode
-from declarative.planner.make import OF_NO_NODE, make_plan, make_refresh_plan
+from declarative.planner.make import make_plan, make_refresh_plan
 from declarative.planner.plan import Difference, Plan
 from declarative.render.html import plan_html
 from declarative.render.markdown import plan_markdown

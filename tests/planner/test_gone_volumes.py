@@ -15,8 +15,8 @@ from declarative.model.state import Address, Intent
 from declarative.model.status import RankState
 from declarative.planner.inventory import Inventory, observed_state
 from declarative.planner.make import make_plan
-from declarative.planner.part import causes_of
 from declarative.planner.plan import Reason
+from declarative.planner.unattended import causes_of
 from tests.support.cli import Project, fleet, lines, processes, task, until, volume
 from tests.support.model import World, offers_of
 from tests.support.model import project as declared

@@ -19,10 +19,10 @@ from declarative.converge import project as project_session
 from declarative.model.spec.project import Cause
 from declarative.model.status import RankState
 from declarative.planner.approval import approval_of, differences
-from declarative.planner.part import causes_of
 from declarative.planner.plan import Op
 from declarative.planner.saved_plan import stopped_by_now
 from declarative.planner.tasks import desired_at
+from declarative.planner.unattended import causes_of
 from declarative.reconcile.permission import Backoff, choose
 from declarative.render.html import plan_html
 from declarative.render.listings import approvals_json, approvals_text

@@ -22,7 +22,9 @@ from declarative.model.state import Address, Record
 from declarative.model.status import NodeState, RankState
 from declarative.planner.inventory import observed_state
 from declarative.planner.make import make_plan
-from declarative.planner.part import (
+from declarative.planner.plan import Op, Plan, Reason
+from declarative.planner.probable_renames import refused_with, successors
+from declarative.planner.unattended import (
     CAUSES,
     DAY,
     EarlierChange,
@@ -33,8 +35,6 @@ from declarative.planner.part import (
     components,
     permitted_part,
 )
-from declarative.planner.plan import Op, Plan, Reason
-from declarative.planner.probable_renames import refused_with, successors
 from declarative.reconcile.permission import (
     ENVIRONMENT,
     LOST,

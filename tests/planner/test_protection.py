@@ -18,8 +18,8 @@ from declarative.model.status import NodeState, RankState
 from declarative.placement.problem import PlacementOutcome
 from declarative.planner.inventory import Inventory
 from declarative.planner.limits import with_limit_errors
-from declarative.planner.part import causes_of
 from declarative.planner.plan import Op
+from declarative.planner.unattended import causes_of
 from declarative.planner.volumes import decide_volumes, keeps_content, with_cleanup
 from tests.support.cli import Project, fleet, task
 from tests.support.model import World

@@ -21,8 +21,8 @@ from declarative.converge.planning import RunOptions
 from declarative.converge.run import Run
 from declarative.model.state import Address
 from declarative.model.status import WAITING, RankState, RankStatus
-from declarative.planner.part import causes_of
 from declarative.planner.plan import Op, Plan
+from declarative.planner.unattended import causes_of
 from declarative.provider import PermanentError, PermanentKind
 from declarative.render.plan import plan_text
 from declarative.render.plan_document import plan_json

@@ -14,7 +14,7 @@ from declarative.model.diagnostic import InvalidError, Severity
 from declarative.model.state import Address, State
 from declarative.planner.inventory import Inventory
 from declarative.planner.limits import planned_work
-from declarative.planner.part import causes_of
+from declarative.planner.unattended import causes_of
 from declarative.render.html import plan_html
 from declarative.render.markdown import plan_markdown
 from declarative.render.plan import plan_text
