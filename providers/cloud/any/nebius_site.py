@@ -130,7 +130,7 @@ def _info(code: int, text: str, status: Any) -> ErrorInfo:
 class Nebius(Site):
     """One project of an account."""
 
-    settle = 10.0
+    unique = frozenset(("machine", "disk"))
     keeps = frozenset(("machine", "disk"))
     spots = True
     grows = True

@@ -35,7 +35,6 @@ REASON = "the packages nebius and grpcio are not here"
 grpc = pytest.importorskip("grpc", reason=REASON, exc_type=ImportError)
 pytest.importorskip("tests.providers.nebius.server", reason=REASON, exc_type=ImportError)
 
-from providers.cloud.any.nebius_site import Nebius as Site  # noqa: E402
 from providers.cloud.rpc import Link  # noqa: E402
 from tests.providers.nebius.messages import messages, plain  # noqa: E402
 from tests.providers.nebius.server import (  # noqa: E402
@@ -60,7 +59,6 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Time passes with the requests, in the cloud and not here."""
     monkeypatch.setenv("NEBIUS_IAM_TOKEN", KEY)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(Site, "settle", 0.0)
     monkeypatch.setattr(account, "FIRST_PAUSE", 0.001)
     monkeypatch.setattr(account, "LONGEST_PAUSE", 0.002)
 
@@ -373,7 +371,7 @@ def test_states_of_a_machine(fleet: Fleet, neb: Judged) -> None:
     instance.status.reconciling = True
     assert state() is NodeState.PROVISIONING
     instance.status.reconciling = False
-    fleet.provider._nodes._driver.note_ready(node)
+    fleet.provider._nodes.taken(node)
     neb._state(neb.things[node.outputs["id"]], "STOPPED")
     assert state() is NodeState.NOT_READY
     neb.things[node.outputs["id"]].metadata.labels["fleetform_is_00"] = "damaged"
@@ -384,7 +382,7 @@ def test_states_of_a_machine(fleet: Fleet, neb: Judged) -> None:
 def test_what_was_taken_back_has_failed(fleet: Fleet, neb: Judged) -> None:
     node = fleet.node(spot=True)
     assert neb.things[node.outputs["id"]].spec.HasField("preemptible")
-    fleet.provider._nodes._driver.note_ready(node)
+    fleet.provider._nodes.taken(node)
     neb.preempt(node.outputs["id"])
     seen = fleet.provider._nodes.readiness([node])["gpu-0"].readiness
     assert (seen.state, seen.reason) == (NodeState.FAILED, "Nebius took it back")
