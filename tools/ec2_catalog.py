@@ -27,7 +27,7 @@ PRICES = Path(libcloud.__file__).parent / "data" / "pricing.json"
 
 NAMES = {"T4g": "T4G", "RTX PRO 4500": "RTXPRO4500", "RTX PRO Server 6000": "RTXPRO6000"}
 """Models that users write otherwise than EC2 does."""
-NOMINAL_GB = {"A10G": 24, "L4": 24, "L40S": 48, "B200": 180}
+NOMINAL_GB = {"A10G": 24, "L4": 24, "L40S": 48, "B200": 180, "B300": 288}
 """EC2 leaves out what error correction takes; users write what is on the box: `L4:24GB`."""
 
 HEADER = """\

@@ -25,12 +25,18 @@ SOLD_OVER = 1.1
 SOLD_GIB = (4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 192, 256, 288)
 """Sizes that GPUs are sold and asked for by."""
 
-_MAKERS = frozenset(("nvidia", "amd", "instinct", "tesla", "quadro", "geforce", "radeon", "graphics", "pro"))
+_MAKERS = frozenset(
+    ("nvidia", "amd", "instinct", "tesla", "quadro", "geforce", "radeon", "graphics", "pro", "ai")
+)
 _UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,60}")
 _EDITIONS = frozenset(("ada", "ti", "super", "max-q", "blackwell", "xt", "xtx", "gre"))
 
-_UNKNOWN = frozenset(("[n/a]", "n/a", "[not supported]", "not supported"))
-"""The tools' words for a missing value: a GPU that shares the host's memory has none of its own."""
+_NO_VALUE = frozenset(("n/a", "not supported", "not available", "insufficient permissions", "no permission"))
+"""The tools' words for a value that a GPU does not have, or does not show to this user: one that shares the
+host's memory has none of its own. They may stand in brackets.
+"""
+LEAST_AMD_MIB = 2048
+"""An AMD GPU with less memory of its own is the display of a CPU: cards of ROCm have 4 GB or more."""
 _MIG = re.compile(r"MIG (\S+)\s+Device\s+(\d{1,3}): \(UUID: (MIG-[A-Za-z0-9/-]{1,100})\)")
 _MIG_MEMORY = re.compile(r"\.(\d{1,4})gb")
 
@@ -116,16 +122,31 @@ def nvidia(rows: Sequence[str], code: int, instances: Sequence[str] = ()) -> tup
 
 
 def _nvidia(row: str) -> Gpu:
-    cells = [cell.strip() for cell in row.split(",")]
+    cells = [value(cell, f"nvidia-smi says `{row[:LONGEST]}`") for cell in row.split(",")]
     index, uuid, name, total, used = cells[:5] if len(cells) in (5, 6) else [""] * 5
     return Gpu(
         index=_number("nvidia-smi", index, row),
-        uuid=uuid if _UUID.fullmatch(uuid) else None,
-        name=model(name),
-        reported=name,
-        memory_mib=None if total.lower() in _UNKNOWN else memory(_number("nvidia-smi", total, row)),
-        used_mib=int(used) if _counts(used) else 0,
+        uuid=uuid if uuid and _UUID.fullmatch(uuid) else None,
+        name=model(name or ""),
+        reported=name or "",
+        memory_mib=None if total is None else memory(_number("nvidia-smi", total, row)),
+        used_mib=0 if used is None else _number("nvidia-smi", used, row),
     )
+
+
+def value(cell: str, text: str) -> str | None:
+    """The value in a cell of a tool's table; None if the GPU does not have it, or does not show it.
+
+    `BrokenGpuError` with `text` for a fault in its place, as `[GPU requires reset]`, `[Unknown Error]` and
+    `ERR!`. A value never begins with a bracket, so a word for a fault that is not known here counts, too.
+    """
+    cell = cell.strip()
+    word = cell.strip("[]").lower()
+    if word in _NO_VALUE:
+        return None
+    if cell.startswith("[") or word in {"err!", "unknown error"}:
+        raise BrokenGpuError(text)
+    return cell
 
 
 def _instances(rows: Sequence[str]) -> dict[int, list[tuple[str, int, str]]]:
@@ -158,9 +179,12 @@ def rocm(rows: Sequence[str], code: int) -> tuple[Gpu, ...]:
     for row in _table(rows):
         if (row.get("device") or "").startswith("card"):
             try:
-                gpus.append(_rocm(row))
+                gpu = _rocm(row)
             except BrokenGpuError as error:
                 faults.append((error, str(error)))
+                continue
+            if gpu.memory_mib is None or gpu.memory_mib >= LEAST_AMD_MIB:
+                gpus.append(gpu)
     gpus.sort(key=lambda gpu: gpu.index)
     if not gpus and not faults and code:
         faults = [(BrokenGpuError(""), next(filter(None, map(str.strip, rows)), ""))]
@@ -170,9 +194,13 @@ def rocm(rows: Sequence[str], code: int) -> tuple[Gpu, ...]:
 
 def _rocm(row: Mapping[str, str]) -> Gpu:
     line = ",".join(map(str, row.values()))
-    used, unique = row.get("VRAM Total Used Memory (B)") or "", (row.get("Unique ID") or "").strip()
-    mib = _number("rocm-smi", row.get("VRAM Total Memory (B)") or "", line) // MEBIBYTE
-    name = next(filter(None, map(row.get, ("Card Series", "Card series", "Card Model"))), "")
+
+    def cell(column: str) -> str:
+        return value(row.get(column) or "", f"rocm-smi says `{line[:LONGEST]}`") or ""
+
+    used, unique = cell("VRAM Total Used Memory (B)"), cell("Unique ID")
+    mib = _number("rocm-smi", cell("VRAM Total Memory (B)"), line) // MEBIBYTE
+    name = next(filter(None, map(cell, ("Card Series", "Card series", "Card Model"))), "")
     return Gpu(
         index=_number("rocm-smi", (row.get("device") or "").removeprefix("card"), line),
         name=model(name),
@@ -192,8 +220,8 @@ def _table(rows: Sequence[str]) -> list[dict[str, str]]:
         raise BrokenGpuError(f"rocm-smi does not print a table: {error}") from None
 
 
-def _number(tool: str, cell: str, row: str) -> int:
-    if not _counts(cell):
+def _number(tool: str, cell: str | None, row: str) -> int:
+    if cell is None or not _counts(cell):
         raise BrokenGpuError(f"{tool} says `{row[:LONGEST]}`")
     return int(cell)
 

@@ -112,10 +112,12 @@ def fits(name: str, model: str, mib: int | None) -> bool:
     """
     if spelling(name) == spelling(model):
         return True
-    (model_asked, size), (has, own) = parts(name), parts(model)
-    if spelling(model_asked) != spelling(has):
-        return False
-    return size is None or size * 1024 == (mib or (own or 0) * 1024)
+    has, own = parts(model)
+    # Offers and hosts name an `H100NVL` as an `H100` with 94 GB: a board is known by its memory, too.
+    for asked, size in filter(None, (parts(name), known(name))):
+        if spelling(asked) == spelling(has):
+            return size is None or size * 1024 == (mib or (own or 0) * 1024)
+    return False
 
 
 _FAMILIES = (

@@ -15,6 +15,7 @@ from declarative.provider import PermanentError, PermanentKind, TransientError, 
 from declarative.retry import Policy, call
 from providers.cloud import account, marks
 from providers.cloud.catalog import catalog
+from providers.ssh import gpus
 from providers.ssh.key_pairs import make
 from tests.providers.ec2.run import REGION, SECRETS, ZONE, RunningEc2, provider
 from tests.providers.ec2.scripted import Scripted, answer, instance, refusal, reservations
@@ -675,3 +676,9 @@ def test_a_node_is_reached_at_the_public_address_that_it_has_now(tmp_path, monke
         one.readiness([node])
         assert way(one) == "192.0.2.8"
     assert way(provider(server.port, tmp_path, "ours")) == "192.0.2.1"  # there is no way to ask
+
+
+def test_gpus_of_the_catalog_have_the_memory_that_hosts_with_them_show():
+    """A host's reading counts as the size that is sold; a type with another one would fit other requests."""
+    sizes = {(kind.name, kind.shape.gpu_memory_mib) for kind in catalog("ec2").types.values()}
+    assert [(name, mib) for name, mib in sizes if mib and gpus.memory(mib) != mib] == []

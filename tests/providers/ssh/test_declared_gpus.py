@@ -291,3 +291,12 @@ def test_amds_names(row, name, yes):
 )
 def test_models_that_the_table_does_not_have(row, name, yes):
     assert (short({"name": name, "count": 1}, row) == "") is yes
+
+
+@pytest.mark.parametrize(("name", "row"), [(name, REPORTED[name][0]) for name in sorted(BOARDS)])
+def test_a_task_that_asks_for_a_board_gets_a_host_with_it_and_no_other(name, row):
+    """The shape names the model, and the memory tells the board: H100 NVL has 94 GB."""
+    own = reported(row)
+    assert Gpu.parse(f"{name}:1").allows(own.name, own.memory_mib)
+    assert not Gpu.parse("H100NVL:1").allows("H100", 80 * 1024)
+    assert not Gpu.parse("H100NVL:1").allows("H200", 141 * 1024)

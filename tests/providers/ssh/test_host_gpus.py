@@ -551,3 +551,53 @@ def test_a_container_counts_its_gpus_anew(tmp_path):
 
 def test_the_lost_one_is_the_one_of_the_case():
     assert LOST in ONE_LOST.script
+
+
+# ------------------------------------------------------------------------------- what is a value in a table
+
+HEALTHY = ("0", "GPU-a", "NVIDIA H100 80GB HBM3", "81559", "0", "Disabled")
+FAULTS = (
+    "[Unknown Error]",
+    "[GPU is lost]",
+    "[GPU requires reset]",
+    "ERR!",
+    "Unknown Error",
+    "[Anything new]",
+)
+NO_VALUES = ("[N/A]", "N/A", "[Not Supported]", "Not Supported", "[Insufficient Permissions]")
+
+
+@pytest.mark.parametrize("column", range(6))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_place_of_any_value_is_no_working_gpu(column, fault):
+    other = "1, GPU-b, NVIDIA H100 80GB HBM3, 81559, 0, Disabled"
+    row = ", ".join((*HEALTHY[:column], fault, *HEALTHY[column + 1 :]))
+    with pytest.raises(gpus.BrokenGpuError, match=re.escape(fault)) as caught:
+        gpus.nvidia([row, other], 0)
+    assert [gpu.uuid for gpu in caught.value.working] == ["GPU-b"]
+
+
+@pytest.mark.parametrize("column", [1, 3, 4, 5])
+@pytest.mark.parametrize("word", NO_VALUES)
+def test_a_value_that_a_gpu_does_not_have_or_show_is_no_fault(column, word):
+    (gpu,) = gpus.nvidia([", ".join((*HEALTHY[:column], word, *HEALTHY[column + 1 :]))], 0)
+    assert (gpu.name, gpu.used_mib) == ("H100", 0)
+    assert (gpu.memory_mib is None, gpu.uuid is None) == (column == 3, column == 1)
+
+
+ROCM_HEAD = "device,Unique ID,VRAM Total Memory (B),VRAM Total Used Memory (B),Card Series,Card Model"
+RADEON = "card0,0xaaaa,21458059264,27856896,Radeon RX 7900 XT,0x744c"
+
+
+@pytest.mark.parametrize("name", ["Raphael", "AMD Radeon Graphics", "N/A"])
+@pytest.mark.parametrize("mib", [64, 512])
+def test_what_a_cpu_has_for_its_display_is_no_gpu_to_hand_out(name, mib):
+    own = f"card1,N/A,{mib * 1024 * 1024},25432064,{name},0x164e"
+    (gpu,) = gpus.rocm([ROCM_HEAD, RADEON, own], 0)
+    assert (gpu.name, gpu.memory_mib, gpu.uuid) == ("RX7900XT", 20 * 1024, "0xaaaa")
+    assert gpus.rocm([ROCM_HEAD, own], 0) == ()
+
+
+def test_a_card_without_a_series_has_the_name_of_its_model():
+    (gpu,) = gpus.rocm([ROCM_HEAD, "card0,N/A,21458059264,0,N/A,Radeon RX 7900 XT"], 0)
+    assert gpu.name == "RX7900XT"

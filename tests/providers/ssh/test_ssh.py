@@ -266,6 +266,8 @@ def test_sets_of_cpus():
         ("NVIDIA RTX 6000 Ada Generation", "RTX6000Ada"),
         ("NVIDIA RTX A6000", "A6000"),
         ("AMD Instinct MI300X OAM", "MI300X"),
+        ("Radeon RX 7900 XT", "RX7900XT"),
+        ("AMD Radeon AI PRO R9700", "R9700"),
         ("NVIDIA", "NVIDIA"),
     ],
 )
