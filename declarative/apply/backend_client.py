@@ -33,6 +33,7 @@ from declarative.model.state import (
 )
 from declarative.model.status import RankStatus, Readiness
 from declarative.planner.hosts import reached_by
+from declarative.planner.node_health import judged
 from declarative.provider import (
     Ended,
     Fence,
@@ -307,7 +308,8 @@ class BackendClient:
 
     @timed
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
-        return self._by_present_names(nodes, self._provider.readiness)
+        answers = self._by_present_names(nodes, self._provider.readiness)
+        return {name: judged(answer) for name, answer in answers.items()}
 
     @timed
     def visit(self, node: Record) -> Visit:
@@ -315,8 +317,9 @@ class BackendClient:
         own = self._own(node)
         if isinstance(self._provider, optional.Visits):
             visits = self._provider
-            return self._look(lambda: visits.visit(own))
-        return Visit(readiness=self._provider.readiness([own])[own.address.name])
+            visit = self._look(lambda: visits.visit(own))
+            return replace(visit, readiness=judged(visit.readiness))
+        return Visit(readiness=judged(self._provider.readiness([own])[own.address.name]))
 
     @timed
     def start(self, node: Record, launch: Launch) -> RankStatus:

@@ -35,6 +35,7 @@ from declarative.model.status import NodeState, Readiness, Risk
 from declarative.model.text import and_more
 from declarative.planner.hosts import LOOKED_AT, declared_shape, in_short, offer_of_host, partition_node_names
 from declarative.planner.inventory import HOST_HINT, PartitionNode
+from declarative.planner.node_health import judged
 from declarative.provider import PermanentError, ProviderError
 from declarative.provider.optional import Look, Member
 from declarative.retry import PATIENCE, call
@@ -379,7 +380,7 @@ def _looked_at(
             answers.append(LeftOut(host=host, reason=NOT_YET, shape=declared_shape(host)))
             continue
         readiness, shape = (
-            (answer, None) if isinstance(answer, Readiness) else (answer.readiness, answer.shape)
+            (answer, None) if isinstance(answer, Readiness) else (judged(answer.readiness), answer.shape)
         )
         if readiness.risk:
             risks[host.name] = readiness.risk

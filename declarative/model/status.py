@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from enum import StrEnum
 
+from declarative.model.health import Finding
 from declarative.model.record import struct
 
 
@@ -136,6 +137,8 @@ class Readiness:
     """What it may lose. Not recorded."""
     refusal: HostRefusal | None = field(default=None, compare=False)
     """Why its host is not used, though it answers. Not recorded."""
+    findings: tuple[Finding, ...] = field(default=(), compare=False)
+    """What is wrong with its machine, before its fleet's `health` counts. Not recorded."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from declarative.model.blocks import Shape, as_declared
+from declarative.model.health import Finding, judge
 from declarative.model.record import struct
 from declarative.model.spec.gpu_models import parts
 from declarative.model.status import NodeState, RankStatus, Readiness, Risk
@@ -30,7 +31,7 @@ from declarative.provider import (
 from declarative.provider.optional import Visit
 from providers.ranks import launched
 from providers.runner import RunnerError, attempts_in, checked
-from providers.ssh import gpus, scripts
+from providers.ssh import gpus, health, scripts
 from providers.ssh.claims import claims_in
 from providers.transport import ConnectionLost, Finished
 
@@ -48,8 +49,6 @@ LEAST_FREE_MIB = 32
 LEAST_FILES = 1000
 LEAST_MEMORY_MIB = 64
 TOOLS = ("env", "flock", "setsid", "stat", "head", "tail", "sha256sum")
-CLOCK_SECONDS = 60.0
-"""A remark tells of a clock that is off by more."""
 LAST_SECOND = 1e11
 """A clock that shows more counts as unknown, as one that shows no number."""
 TOLERANCE = 0.95
@@ -105,6 +104,8 @@ class Facts:
     ends: str | None
     """The user, if the processes of this user, ranks included, end with the last login."""
     name: str
+    findings: tuple[Finding, ...] = ()
+    """What is wrong with its machine, all its GPUs included."""
 
     @property
     def gpus_known(self) -> bool:
@@ -283,6 +284,7 @@ def _look_by(read: Callable[[], Facts], declared: Declared) -> Look:
         can=facts.can,
         reshaped=reshaped,
         risk=_risk(facts, is_node=declared.node is not None),
+        findings=_of_node(facts, declared),
     )
     sized = facts.gpus_known or "gpus" in declared.resources
     return Look(readiness=readiness, facts=facts, shape=declared.shape_of(facts) if sized else None)
@@ -332,16 +334,18 @@ def parse(lines: list[str], now: float) -> Facts:
         return _number(one.get(name)) or 0
 
     listed_gpus, fault = _gpus(one, many)
+    cpus, offset = scripts.cpu_list(one.get("cpus", "")), _seconds(one.get("now"), now) - now
+    disk = count("block") * count("total") // MEBIBYTE, count("block") * count("free") // MEBIBYTE
     return Facts(
         root=one.get("root", ""),
         boot_id=one.get("boot_id"),
         address=one.get("address") or None,
         addresses=tuple(many.get("addresses", ())),
-        cpus=scripts.cpu_list(one.get("cpus", "")),
+        cpus=cpus,
         memory_mib=count("memory_kib") // 1024,
         memory_free_mib=count("memory_free_kib") // 1024,
-        disk_mib=count("block") * count("total") // MEBIBYTE,
-        disk_free_mib=count("block") * count("free") // MEBIBYTE,
+        disk_mib=disk[0],
+        disk_free_mib=disk[1],
         files_free=_number(one.get("files_free")) if count("files") else None,  # btrfs counts none
         gpus=listed_gpus,
         gpu_fault=fault,
@@ -350,11 +354,12 @@ def parse(lines: list[str], now: float) -> Facts:
         state_fault=one.get("state"),
         later=one.get("old") or None,
         cleaned=one.get("cleaned") or None,
-        clock_offset=_seconds(one.get("now"), now) - now,
+        clock_offset=offset,
         claim=one.get("claim") or None,
         last_boot=one.get("last_boot"),
         ends=one.get("ends"),
         name=one.get("host", ""),
+        findings=judge(health.readings(many, cpus=len(cpus), disk=disk, clock=offset)),
     )
 
 
@@ -495,6 +500,13 @@ def _outgrown(facts: Facts, declared: Declared) -> bool:
     return len(declared.gpus_of(facts)) > declared.recorded.gpus
 
 
+def _of_node(facts: Facts, declared: Declared) -> tuple[Finding, ...]:
+    """The findings that matter for its node: not those of GPUs that the node does not have."""
+    mine = {gpu.uuid for gpu in declared.gpus_of(facts)}
+    others = {gpu.uuid for gpu in facts.gpus if gpu.uuid} - mine
+    return tuple(finding for finding in facts.findings if finding.gpu not in others)
+
+
 def _remarks(facts: Facts, declared: Declared) -> list[str]:
     """Remarks for the user about a host that may take work."""
     out = []
@@ -506,9 +518,6 @@ def _remarks(facts: Facts, declared: Declared) -> list[str]:
         out.append(f"it has {gpus.listing(mine)}: choose with `gpus: [{first}]` at the host")
     if facts.last_boot and facts.boot_id and facts.last_boot != facts.boot_id:
         out.append("it was rebooted since the last look")
-    if abs(facts.clock_offset) > CLOCK_SECONDS:
-        way = "ahead" if facts.clock_offset > 0 else "behind"
-        out.append(f"its clock is {abs(facts.clock_offset):.0f} s {way}")
     if facts.ends:
         out.append(f"systemd ends its ranks with the last login (`loginctl enable-linger {facts.ends}`)")
     return out

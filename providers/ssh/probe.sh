@@ -1,6 +1,6 @@
 # shellcheck shell=sh disable=SC2154  # root, usual, old, wrong: by find_root (root.sh)
 # What a host has, and whether it is fit: one round trip, one line `name=value` each. Writes one small file into
-# the state folder, and takes it away again; likewise an empty control group. It follows `root.sh` and `confine.sh`.
+# the state folder, and takes it away again; likewise an empty control group. It follows `root.sh`, `confine.sh` and `health.sh`.
 # Arguments: the state folder, or nothing for the usual one; the id of the node that the host should be, or nothing.
 LC_ALL=C
 export LC_ALL
@@ -155,11 +155,15 @@ if command -v nvidia-smi >/dev/null 2>&1; then
   esac
   say nvidia_code "$code"
   printf '%s\n' "$said" | sed 's/^/nvidia=/'
+  case $code in 124 | 137) ;; *) gpu_health ;; esac
 elif command -v rocm-smi >/dev/null 2>&1; then
   said=$(timeout -k 1 10 rocm-smi --showproductname --showmeminfo vram --showuniqueid --csv 2>&1)
   say rocm_code $?
   printf '%s\n' "$said" | sed 's/^/rocm=/'
+  kernel_log
 else
   for device in /dev/nvidia[0-9]*; do [ ! -e "$device" ] || say device "$device"; done
 fi
+rdma_health /sys/class/infiniband
+first /proc/loadavg load
 echo FLEETFORM-END

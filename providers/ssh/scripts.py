@@ -34,7 +34,7 @@ MOST_CPUS = 1 << 16
 _BEFORE = {
     "enter.sh": ("root.sh",),
     "put.sh": ("root.sh",),
-    "probe.sh": ("root.sh", "../runner/confine.sh"),
+    "probe.sh": ("root.sh", "../runner/confine.sh", "health.sh"),
     "claim.sh": ("../runner/confine.sh", "root.sh", "epoch.sh"),
     "volume.sh": ("root.sh", "epoch.sh"),
 }
