@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from declarative.model.blocks import Shape
 from declarative.model.inputs import zone_asked
 from declarative.model.resource import Offer, OthersShare
+from declarative.model.spec.health import HealthPolicy
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import (
     COUNTED_SINCE,
@@ -119,8 +120,12 @@ class BackendClient:
         learn: Learn = lambda _: False,
         backend: str = "",
         policy: OperatorPolicy | None = None,
+        health: Mapping[str, HealthPolicy] | None = None,
     ) -> None:
-        """`ways` is how hosts are declared to be reached, by the present names of their nodes."""
+        """`ways` is how hosts are declared to be reached, by the present names of their nodes. `health` is
+        fleet → which findings of machines count.
+        """
+        self._health = health or {}
         self._provider = provider
         self._policy = policy or OperatorPolicy()
         self.backend = backend
@@ -309,7 +314,8 @@ class BackendClient:
     @timed
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
         answers = self._by_present_names(nodes, self._provider.readiness)
-        return {name: judged(answer) for name, answer in answers.items()}
+        fleets = {node.address.name: node.node.fleet for node in nodes}
+        return {name: judged(answer, self._health.get(fleets[name])) for name, answer in answers.items()}
 
     @timed
     def visit(self, node: Record) -> Visit:
@@ -318,8 +324,9 @@ class BackendClient:
         if isinstance(self._provider, optional.Visits):
             visits = self._provider
             visit = self._look(lambda: visits.visit(own))
-            return replace(visit, readiness=judged(visit.readiness))
-        return Visit(readiness=judged(self._provider.readiness([own])[own.address.name]))
+        else:
+            visit = Visit(readiness=self._provider.readiness([own])[own.address.name])
+        return replace(visit, readiness=judged(visit.readiness, self._health.get(node.node.fleet)))
 
     @timed
     def start(self, node: Record, launch: Launch) -> RankStatus:

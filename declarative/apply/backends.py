@@ -19,6 +19,7 @@ from declarative.model.inputs import AttachmentInputs, NodeInputs, ReservationIn
 from declarative.model.resource import EXISTING, LOCAL, SSH, Host, Manifest
 from declarative.model.spec import Backend, Name
 from declarative.model.spec.backend import Network
+from declarative.model.spec.health import HealthPolicy
 from declarative.model.spec.policy import OperatorPolicy
 from declarative.model.state import Intent, Record, State, made_as
 from declarative.planner.hosts import reached_by
@@ -152,6 +153,7 @@ class Backends:
         shared: bool = False,
         writer: Callable[[], Writer | None] = lambda: None,
         limits: Mapping[str, float | None] | None = None,
+        health: Mapping[str, HealthPolicy] | None = None,
         hard: bool = False,
         policy: OperatorPolicy | None = None,
         outages: Outages | None = None,
@@ -162,7 +164,9 @@ class Backends:
         `ways` is node's present name → how its host is declared to be reached, which replaces the recorded
         way. `project` and `shared`: see `Config`. `writer` gives the writer of a command that holds the lock;
         a reader is never refused. `limits` is fleet → seconds after which silent nodes are given up, None for
-        never. `hard`: some task has `isolation: hard`. `policy` is what the operator allows; without one all
+        never. `health` is fleet → which findings of machines count.
+
+        `hard`: some task has `isolation: hard`. `policy` is what the operator allows; without one all
         is allowed. `outages` are the backends and hosts that a loop leaves alone.
         """
         self.declared = declared
@@ -171,6 +175,7 @@ class Backends:
         self._ways = ways or {}
         self._writer = writer
         self.limits = limits or {}
+        self.health = health or {}
         self.only_plans = False
         """Whether this run shows a plan and does nothing: then it needs no key of the nodes."""
         self.hard = hard
@@ -290,6 +295,7 @@ class Backends:
                 learn=lambda newest: (writer := self._writer()) is not None and writer.learn(newest),
                 backend=name,
                 policy=self._policy,
+                health=self.health,
             )
         except UnknownProviderError as error:
             raise PermanentError(PermanentKind.NOT_FOUND, str(error), hint=error.hint) from None

@@ -380,7 +380,9 @@ def _looked_at(
             answers.append(LeftOut(host=host, reason=NOT_YET, shape=declared_shape(host)))
             continue
         readiness, shape = (
-            (answer, None) if isinstance(answer, Readiness) else (judged(answer.readiness), answer.shape)
+            (answer, None)
+            if isinstance(answer, Readiness)
+            else (judged(answer.readiness, backends.health.get(host.fleet)), answer.shape)
         )
         if readiness.risk:
             risks[host.name] = readiness.risk

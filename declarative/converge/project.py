@@ -231,6 +231,7 @@ class ProjectSession:
             policy=self.policy(),
             outages=self.outages,
             limits={name: fleet.unreachable_duration.seconds for name, fleet in fleets.items()},
+            health={name: fleet.health for name, fleet in fleets.items()},
             hard=any(w.spec.isolation == "hard" for w in (declared.tasks.values() if declared else ())),
         )
 

@@ -35,6 +35,7 @@ OF_NO_NODE: Mapping[str, str] = {
     "fleet.fallback": "what else may be launched; holds when a node is launched, and each plan shows it",
     "fleet.backfill": "who may use what a task waits for; holds when a task is placed",
     "fleet.unreachable_duration": "when a silent node is given up; each plan asks it anew",
+    "fleet.health": "which findings keep a node from work; each look asks it anew",
     "fleet.schedule": "when nodes are there; each plan asks it anew",
     "fleet.ssh_config.hosts.topology": "which racks a task may use; read when a task is placed",
 }

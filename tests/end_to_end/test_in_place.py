@@ -52,6 +52,9 @@ AT_WORK: dict[str, tuple[str, ...]] = {
     "fleet.idle_duration": (f"{HERE}::test_a_fleet_goes_by_its_new_times",),
     "fleet.schedule": (f"{HERE}::test_a_fleet_goes_by_its_new_times",),
     "fleet.unreachable_duration": (f"{HOSTS}::{CUT_OFF}",),
+    "fleet.health": (
+        "providers/ssh/test_fleet_health.py::test_a_node_goes_by_what_its_fleet_says_of_its_health_now",
+    ),
     "fleet.tags": (f"{HERE}::test_tags_stand_on_what_is_there",),
     "fleet.prevent_destroy": (f"{HERE}::test_what_is_protected_from_now_on_stays",),
     "fleet.ssh_config": (

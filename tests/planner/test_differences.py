@@ -124,6 +124,7 @@ FLEETS: dict[str, tuple[Words, Words]] = {
     "backfill": (WEB, {**WEB, "backfill": "any"}),
     "idle_duration": (WEB, {**WEB, "idle_duration": "1h"}),
     "unreachable_duration": (WEB, {**WEB, "unreachable_duration": "1h"}),
+    "health": (WEB, {**WEB, "health": {"strict": True}}),
     "schedule": (WEB, {**WEB, "schedule": {"start": "0 8 * * *", "stop": "0 20 * * *"}}),
     "tags": (WEB, {**WEB, "tags": {"team": "a"}}),
     "env": (WEB, {**WEB, "env": {"A": "1"}}),

@@ -1484,6 +1484,7 @@ IN_PLACE: dict[str, dict[str, object]] = {
         "same": "region",
         "fallback": "none",
         "backfill": "any",
+        "health": {"strict": True},
         "schedule": {"start": "0 0 * * *", "stop": "59 23 * * *"},
         "tags": {"a": "b"},
         "prevent_destroy": True,

@@ -31,6 +31,7 @@ from declarative.model.schema import (
     object_schema,
     raise_all,
 )
+from declarative.model.spec.health import HealthPolicy
 from declarative.model.spec.schedule import Schedule
 from declarative.model.spec.values import (
     MAX_COUNT,
@@ -504,6 +505,14 @@ class Fleet:
             " `off` means never; default 10m."
         ),
     ] = IdleDuration(600)
+    health: Annotated[
+        HealthPolicy,
+        InPlace(),
+        Doc(
+            "Which findings of its machines count: `{ignore: [clock-off], fail: [persistence-off], "
+            "strict: true}`; with `strict` a degraded node takes no work."
+        ),
+    ] = HealthPolicy()
     schedule: Annotated[
         Schedule | None,
         InPlace(),

@@ -18,6 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declarative.model.health import RULES, HealthState, judge
+from declarative.model.schema import BadValueError
+from declarative.model.spec.health import HealthPolicy, RuleName
 from declarative.model.status import NodeState, Readiness
 from declarative.planner.node_health import judged
 from providers.ssh import health, probe, scripts
@@ -359,13 +361,22 @@ def test_any_answer_is_read(many):
 # ------------------------------------------------------------------------------------- what it means
 
 
-def of_host(*findings: str, state: NodeState = NodeState.READY, reason: str | None = None) -> Readiness:
+def of_host(
+    *findings: str, state: NodeState = NodeState.READY, reason: str | None = None, **policy: Any
+) -> Readiness:
     found = tuple(
         finding
         for name in findings
-        for finding in judge(health.readings(FAULTS[name][0], cpus=4, disk=(9, 9), clock=0.0))
+        for finding in judge(
+            health.readings(
+                FAULTS[name][0] if name in FAULTS else HARMLESS[name], cpus=4, disk=(9, 9), clock=0.0
+            )
+        )
     )
-    return judged(Readiness(state=state, reason=reason, findings=found))
+    words: dict[str, Any] = {
+        key: tuple(map(RuleName, value)) if key != "strict" else value for key, value in policy.items()
+    }
+    return judged(Readiness(state=state, reason=reason, findings=found), HealthPolicy(**words))
 
 
 def test_an_unhealthy_node_takes_no_work_and_a_degraded_one_says_why():
@@ -377,6 +388,32 @@ def test_an_unhealthy_node_takes_no_work_and_a_degraded_one_says_why():
     assert (both.reason or "").startswith("its disk is full; unhealthy: ")
     assert of_host() == Readiness(state=NodeState.READY)
     assert of_host("Xid 79", state=NodeState.UNREACHABLE).state is NodeState.UNREACHABLE
+
+
+def test_a_fleet_says_which_findings_count():
+    worn = ("remap pending", "hot")
+    assert of_host(*worn, ignore=["remap-pending", "hw-thermal"]) == Readiness(state=NodeState.READY)
+    strict = of_host(*worn, strict=True)
+    assert strict.state is NodeState.NOT_READY
+    assert "write `health: {ignore: [remap-pending, hw-thermal]}` at its fleet" in (strict.reason or "")
+    failing = of_host(*worn, fail=["hw-thermal"])
+    assert failing.state is NodeState.NOT_READY
+    assert (failing.reason or "").startswith("unhealthy: GPU 0 is slowed down, since it is hot")
+    assert "`health: {ignore: [hw-thermal]}`" in (failing.reason or "")
+    assert of_host("remap failed", ignore=["remap-failed"]).state is NodeState.READY
+    assert of_host("no persistence", fail=["persistence-off"]).state is NodeState.NOT_READY
+    assert of_host("no persistence", strict=True).state is NodeState.READY
+
+
+def test_a_rule_that_there_is_not_is_an_error_with_the_nearest_one():
+    with pytest.raises(BadValueError, match="`remap-pendin` is not a rule of health") as caught:
+        RuleName.parse("remap-pendin")
+    assert "remap-pending" in (caught.value.hint or "")
+    for value in (7, "", None, "GPU"):
+        with pytest.raises(BadValueError, match="is not a rule of health"):
+            RuleName.parse(value)
+    with pytest.raises(BadValueError, match="`clock-off` is ignored, and fails"):
+        HealthPolicy(ignore=(RuleName("clock-off"),), fail=(RuleName("clock-off"),))
 
 
 # ---------------------------------------------------------------------------------- the probe itself
