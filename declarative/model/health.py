@@ -40,7 +40,7 @@ class HealthReading:
     part: str = ""
     """The part of the machine: `GPU 3`, `mlx5_0 port 1`; empty for all of it."""
     gpu: str | None = None
-    """The UUID of the GPU that it is of."""
+    """The UUID of the GPU that it is of; empty if that is not known; None if it is of no GPU."""
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,7 @@ class Finding:
     """`GPU 3 waits for a remap of its memory`."""
     remedy: str
     gpu: str | None = None
+    """As in its reading."""
 
     def __str__(self) -> str:
         return f"{self.text} ({self.rule}): {self.remedy}"

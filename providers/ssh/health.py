@@ -132,9 +132,9 @@ def _gpus(lines: Sequence[str]) -> tuple[list[QueriedGpu], list[HealthReading]]:
         if line.startswith("exit code "):
             code = line.removeprefix("exit code ")
             if code.isdecimal() and int(code) in FAILING:
-                out.append(HealthReading(name="query.failed", value=FAILING[int(code)]))
+                out.append(HealthReading(name="query.failed", value=FAILING[int(code)], gpu=""))
             if code == str(INFOROM):
-                out.append(HealthReading(name="inforom.corrupt", value="yes"))
+                out.append(HealthReading(name="inforom.corrupt", value="yes", gpu=""))
             continue
         depth = len(line) - len(line.lstrip())
         label, colon, value = line.strip().partition(":")
@@ -194,7 +194,7 @@ def _of_gpu(gpu: QueriedGpu) -> Iterator[HealthReading]:
     }
     for name, value in plain.items():
         if value is not None:
-            yield HealthReading(name=name, value=value, part=gpu.part, gpu=gpu.uuid)
+            yield HealthReading(name=name, value=value, part=gpu.part, gpu=gpu.uuid or "")
 
 
 def _pending(gpu: QueriedGpu, *headings: str) -> str | None:
@@ -321,7 +321,7 @@ def _kernel(lines: Sequence[str], gpus: Sequence[QueriedGpu]) -> Iterator[Health
             name=name,
             value=value,
             part=gpu.part if gpu else f"GPU {bus}".strip(),
-            gpu=gpu.uuid if gpu else None,
+            gpu=(gpu.uuid if gpu else None) or "",
         )
 
 

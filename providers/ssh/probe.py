@@ -501,10 +501,12 @@ def _outgrown(facts: Facts, declared: Declared) -> bool:
 
 
 def _of_node(facts: Facts, declared: Declared) -> tuple[Finding, ...]:
-    """The findings that matter for its node: not those of GPUs that the node does not have."""
+    """The findings that matter for its node: not those of GPUs that the node does not have. If no GPU works
+    or is declared of it, `_unfit` decides what that means.
+    """
     mine = {gpu.uuid for gpu in declared.gpus_of(facts)}
     others = {gpu.uuid for gpu in facts.gpus if gpu.uuid} - mine
-    return tuple(finding for finding in facts.findings if finding.gpu not in others)
+    return tuple(f for f in facts.findings if f.gpu is None or (mine and f.gpu not in others))
 
 
 def _remarks(facts: Facts, declared: Declared) -> list[str]:

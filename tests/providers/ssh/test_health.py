@@ -470,6 +470,22 @@ def test_findings_of_gpus_that_are_not_the_nodes_do_not_count(look, tmp_path):
     assert [f for f in answer.readiness.findings if f.gpu] == []
 
 
+@pytest.mark.parametrize(
+    "declared",
+    [Declared(resources={"gpus": 0}), Declared(resources={"gpus": 1}, trusted=True, devices=("GPU-b",))],
+)
+def test_who_needs_no_gpu_or_is_trusted_works_beside_a_broken_driver(look, declared):
+    """As for the list of GPUs: `gpu: 0` and `trust` say that it does not matter."""
+    broken = "echo 'NVIDIA-SMI has failed'; exit 9"
+    log = "echo 'NVRM: GPU 0000:29:00.0: GPU has fallen off the bus.'"
+    asked = (
+        "--query-gpu=index,uuid,name,memory.total,memory.used,mig.mode.current --format=csv,noheader,nounits"
+    )
+    answer = look(declared=declared, dmesg=log, **{"-q": broken, asked: broken})
+    assert judged(answer.readiness).state is NodeState.READY
+    assert judged(look(declared=Declared(), dmesg=log).readiness).state is NodeState.NOT_READY
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["-q", "nvlink -s", "dmesg"])
 @pytest.mark.parametrize(
