@@ -11,11 +11,13 @@ import itertools
 import json
 import os
 import random
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -39,6 +41,8 @@ PATIENCE = Policy(deadline=900.0)
 """As `apply` has it for a step, so that a slow cloud is no fault."""
 AT_ONCE = 4
 """Creates of one thing at the same time."""
+ROUNDS = 3
+"""How often many write on one thing at once."""
 _KILLED = 86
 """The exit code of a process that was to die."""
 
@@ -64,16 +68,20 @@ class Check:
 @struct(frozen=True, slots=True, kw_only=True)
 class Trial:
     """What is to be tried. `node` and `volume` are their inputs, None for none; `larger` is the volume's size
-    after it has grown. `lives` is how many disturbed lives each gets. `first` is the generation of the first
-    thing, another one in each run: some clouds remember the tokens of things that are gone.
+    after it has grown. `several` says, by kind, how many there are at the same time while a listing is read.
+    `lives` is how many disturbed lives each gets. `count`, where somebody can, counts without the driver what
+    there is of each kind. `first` is the generation of the first thing, another one in each run: some clouds
+    remember the tokens of things that are gone.
     """
 
     config: Config
     node: Mapping[str, Any] | None
     volume: Mapping[str, Any] | None = None
     larger: str | None = None
+    several: Mapping[str, int] = field(default_factory=lambda: {"volume": 5})
     lives: int = 20
     seed: int = 0
+    count: Callable[[], Mapping[str, int]] | None = None
     first: int = 1
 
 
@@ -95,6 +103,14 @@ class Disturbance:
 Work = Callable[[Provider], Any]
 
 
+@struct(frozen=True, slots=True)
+class Meanwhile:
+    """What another command does while this one is at a request: once its answer is there."""
+
+    request: int
+    work: Work
+
+
 class Processes:
     """The processes of one trial. All have the same owner, and none knows what another one did."""
 
@@ -103,12 +119,29 @@ class Processes:
         self.requests = 0
         """How many requests the last process sent and got an answer to."""
 
-    def run(self, work: Work, disturbance: Disturbance | None = None, *, lineage: str | None = None) -> Any:
+    def run(
+        self,
+        work: Work,
+        disturbance: Disturbance | None = None,
+        *,
+        lineage: str | None = None,
+        meanwhile: Meanwhile | None = None,
+    ) -> Any:
         """What `work` returns, as JSON has it; None if its process died as it was to.
 
         `BrokenLawError` if it failed in any other way.
         """
         config = replace(self._config, lineage=lineage or self._config.lineage)
+        answer = self.apart(lambda die: _answer(config, work, disturbance, meanwhile, die))
+        if answer is None:
+            return None
+        self.requests = answer["requests"]
+        if answer["error"]:
+            raise BrokenLawError(answer["error"])
+        return answer["value"]
+
+    def apart(self, command: Callable[[Callable[[], object]], dict[str, Any]]) -> dict[str, Any] | None:
+        """What a command answers in a process of its own; None if it died. It is given how to die."""
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
@@ -116,7 +149,7 @@ class Processes:
             try:
                 os.close(reading)
                 with os.fdopen(writing, "w") as pipe:
-                    json.dump(_answer(config, work, disturbance), pipe)
+                    json.dump(command(partial(os._exit, _KILLED)), pipe)
                 code = 0
             finally:
                 os._exit(code)  # whatever happens: an interrupt, too, must not go on as a second command
@@ -128,32 +161,46 @@ class Processes:
             return None
         if code or not text:
             raise BrokenLawError(f"a process ended with the exit code {code}")
-        answer = json.loads(text)
-        self.requests = answer["requests"]
-        if answer["error"]:
-            raise BrokenLawError(answer["error"])
-        return answer["value"]
+        found: dict[str, Any] = json.loads(text)
+        return found
 
 
-def _answer(config: Config, work: Work, disturbance: Disturbance | None) -> dict[str, Any]:
+def _answer(
+    config: Config,
+    work: Work,
+    disturbance: Disturbance | None,
+    meanwhile: Meanwhile | None,
+    die: Callable[[], object],
+) -> dict[str, Any]:
     """What `work` returned or failed with, and its requests. The process may end here."""
-    sent, answered = itertools.count(1), itertools.count(1)
+    plain, turn = config, threading.Lock()
     last = 0
+    to_come = disturbance
 
     def disturb(request: int, *, before: bool) -> None:
-        if disturbance is None or (request, before) != (disturbance.request, disturbance.before):
-            return
-        if disturbance.dies:
-            os._exit(_KILLED)
+        """The fence is asked twice before a request, and one may be refused: so answers are counted."""
+        nonlocal to_come
+        with turn:
+            due = to_come
+            if due is None or (request, not before) < (due.request, not due.before):
+                return
+            if not due.dies:
+                to_come = None
+        if due.dies:
+            die()
         kind = TransientKind.NOT_SENT if before else TransientKind.AMBIGUOUS
         raise TransientError(kind, "the connection was lost")
 
     def note() -> None:
         nonlocal last
-        last = next(answered)
-        disturb(last, before=False)
+        with turn:
+            last += 1
+            number = last
+        if meanwhile is not None and number == meanwhile.request:
+            meanwhile.work(load(plain.driver, plain))
+        disturb(number, before=False)
 
-    config = replace(config, fence=lambda: disturb(next(sent), before=True), answered=note)
+    config = replace(config, fence=lambda: disturb(last + 1, before=True), answered=note)
     value, error = None, ""
     try:
         value = work(load(config.driver, config))
@@ -164,28 +211,37 @@ def _answer(config: Config, work: Work, disturbance: Disturbance | None) -> dict
     except Exception as fault:  # noqa: BLE001  # a driver may raise anything: that is what is to be found
         error = f"{type(fault).__name__}: {fault}"
     if disturbance is not None and disturbance.dies and not error:
-        os._exit(_KILLED)  # after all requests, before anything is recorded
+        die()  # after all requests, before anything is recorded
     return {"value": value, "error": error, "requests": last}
 
 
 class Lives:
     """The things of one trial, made and ended by many commands."""
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: Trial, processes: Processes) -> None:
         self._trial = trial
-        self._processes = Processes(trial.config)
+        self._processes = processes
         self._chance = random.Random(trial.seed)  # noqa: S311  # a draw that can be repeated
         self._name = f"trial-{trial.config.lineage[:8]}"
         self._generations = itertools.count(trial.first)
 
-    def record(self, kind: str) -> Record:
+    def record(self, kind: str, name: str = "") -> Record:
         """A thing to be made, with a token of its own."""
         inputs = self._trial.node if kind == "node" else self._trial.volume
         return Record(
-            address=Address(kind, self._name),
+            address=Address(kind, name or self._name),
             backend=self._trial.config.backend,
             inputs=inputs or {},
             generation=next(self._generations),
+        )
+
+    def hold(self, node: Record, volume: Record) -> Record:
+        """An attachment to be made."""
+        task, rank = self._name, f"{self._name}-0"
+        names = {"task": task, "rank": rank, "node": node.address.name, "volume": volume.address.name}
+        return replace(
+            self.record("attachment", f"{rank}.{volume.address.name}"),
+            inputs={**names, "path": "/data", "variable": "DATA"},
         )
 
     def _token(self, record: Record) -> str:
@@ -209,18 +265,21 @@ class Lives:
         self._processes.run(lambda p: call(partial(p.delete, record), policy=PATIENCE), disturbance)
 
     def check_alone(self, *records: Record) -> None:
-        """`BrokenLawError` unless exactly these things are there, each once, and found by their tokens."""
+        """`BrokenLawError` unless exactly these things are there, each once, and found by their tokens. Some
+        clouds keep nothing that an attachment is found by: it is counted alone.
+        """
+        things = [record for record in records if record.address.kind != "attachment"]
 
         def work(provider: Provider) -> list[str]:
-            things = call(provider.inventory, policy=PATIENCE)
-            for record in records:
+            for record in things:
                 find = partial(provider.find, record.address, self._token(record))
                 thing = call(find, policy=PATIENCE)
                 if thing is None or thing.outputs.get("id") != record.outputs.get("id"):
                     raise BrokenLawError(f"{_named(record)} is not found by its token")
-            return sorted(map(_named, things))
+            listed = call(provider.inventory, policy=PATIENCE)
+            return sorted(_named(thing) for thing in listed if thing.address.kind != "attachment")
 
-        listed, expected = self._processes.run(work), sorted(map(_named, records))
+        listed, expected = self._processes.run(work), sorted(map(_named, things))
         if listed != expected:
             summary = (
                 f"there is {', '.join(listed) or 'nothing'} instead of {', '.join(expected) or 'nothing'}"
@@ -235,9 +294,14 @@ class Lives:
 
         # The listing of an owner may leave out the second of two. Others see both.
         count = self._processes.run(others, lineage=f"other-{self._trial.config.lineage}"[:36])
-        attachments = sum(record.address.kind == "attachment" for record in records)
-        if count is not None and count != len(records) - attachments:
-            raise BrokenLawError(f"there are {count} things instead of {len(records)}")
+        here = [record for record in things if record.address.name == self._name]
+        if count is not None and count != len(here):
+            raise BrokenLawError(f"there are {count} things instead of {len(here)}")
+        if self._trial.count is not None:
+            kinds = Counter(record.address.kind for record in records)
+            counted = {kind: n for kind, n in self._trial.count().items() if n}
+            if counted != kinds:
+                raise BrokenLawError(f"there are {counted} by count instead of {dict(kinds)}")
 
     # --------------------------------------------------------------------------------------- laws
 
@@ -269,35 +333,75 @@ class Lives:
         return "created again, at once, and after it was deleted: one each time"
 
     def disturbed(self, kind: str) -> str:
-        """Kills and lost answers at the requests of creates and deletes: nothing is lost or made twice."""
-        record = self._alive(self.record(kind))
+        """Kills and lost answers at each request of creates and deletes: nothing is lost or made twice."""
+        held = kind == "attachment"
+        needs = [self._alive(self.record(need)) for need in ("node", "volume")] if held else []
+        record = self._alive(self._next(kind, needs), needs)
         creating = self._processes.requests
         self.delete(record)
         deleting = self._processes.requests
         kills = 0
         for number in range(self._trial.lives):
-            record = self.record(kind)
-            for disturbance in self._drawn(creating):
+            record = self._next(kind, needs)
+            for disturbance in self._drawn(creating, number):
                 kills += 1
-                self.create(record, disturbance=disturbance)
+                self.create(record, needs, disturbance)
             try:
-                record = self._alive(record)
-                self.check_alone(record)
-                for disturbance in self._drawn(deleting):
+                record = self._alive(record, needs)
+                self.check_alone(*needs, record)
+                for disturbance in self._drawn(deleting, number):
                     kills += 1
                     self.delete(record, disturbance)
                 self.delete(record)
-                self.check_alone()
+                self.check_alone(*needs)
             except BrokenLawError as error:
                 raise BrokenLawError(f"life {number + 1}: {error}") from None
+        for need in needs:
+            self.delete(need)
+        self.check_alone()
         return f"{self._trial.lives} lives, {kills} disturbances"
 
-    def _drawn(self, requests: int) -> Iterator[Disturbance]:
-        """One to three of them, one after the other."""
-        for _ in range(self._chance.randint(1, 3)):
-            request = self._chance.randint(1, max(1, requests))
+    def _next(self, kind: str, needs: Sequence[Record]) -> Record:
+        return self.hold(*needs) if needs else self.record(kind)
+
+    def _drawn(self, requests: int, number: int) -> Iterator[Disturbance]:
+        """One to three, one after the other: the first at each request in turn, the others anywhere."""
+        for nth in range(self._chance.randint(1, 3)):
+            drawn = self._chance.randint(1, max(1, requests))
+            request = drawn if nth else number % max(1, requests) + 1
             before, dies = self._chance.random() < 0.3, self._chance.random() < 0.6
             yield Disturbance(request, before=before, dies=dies)
+
+    def listed(self, kind: str) -> str:
+        """A listing has what is there all the time, though things come and go while its pages are read."""
+        numbers = itertools.count()
+        made = [self._alive(self._nth(kind, numbers)) for _ in range(self._trial.several[kind])]
+
+        def ids(provider: Provider) -> list[str]:
+            return [str(thing.outputs.get("id")) for thing in call(provider.inventory, policy=PATIENCE)]
+
+        self._processes.run(ids)
+        requests = self._processes.requests
+        for request, first in itertools.product(range(1, requests + 1), (True, False)):
+            going, coming = made.pop(0 if first else -1), self._nth(kind, numbers)
+
+            def change(provider: Provider, going: Record = going, coming: Record = coming) -> None:
+                call(partial(provider.delete, going), policy=PATIENCE)
+                made_of = partial(provider.create, coming.address, self._token(coming), coming.inputs, {})
+                call(made_of, policy=PATIENCE)
+
+            listed = self._processes.run(ids, meanwhile=Meanwhile(request, change))
+            missing = [_named(record) for record in made if record.outputs.get("id") not in listed]
+            if missing:
+                raise BrokenLawError(f"{', '.join(missing)} is not listed: another went at request {request}")
+            made.append(self._alive(coming))
+        for record in made:
+            self.delete(record)
+        self.check_alone()
+        return f"{requests} requests, with a change at each"
+
+    def _nth(self, kind: str, numbers: Iterator[int]) -> Record:
+        return self.record(kind, f"{self._name}-{next(numbers)}")
 
     def ended_elsewhere(self, kind: str) -> str:
         """What somebody deleted is not believed to be there, and is deleted without a fault."""
@@ -344,13 +448,7 @@ class Lives:
     def attached(self) -> str:
         """A volume is attached once, is not deleted while it is, and outlives its node."""
         node, volume = self._alive(self.record("node")), self._alive(self.record("volume"))
-        task, rank = self._name, f"{self._name}-0"
-        names = {"task": task, "rank": rank, "node": task, "volume": task}
-        held = replace(
-            self.record("attachment"),
-            address=Address("attachment", f"{rank}.{task}"),
-            inputs={**names, "path": "/data", "variable": "DATA"},
-        )
+        held = self.hold(node, volume)
         for _ in range(2):
             if self.create(held, [node, volume]) is None:
                 raise BrokenLawError("it was not attached")
@@ -370,8 +468,54 @@ class Lives:
         self.check_alone()
         return "attached twice, refused to be deleted, and there after its node ended"
 
+    def written_at_once(self) -> str:
+        """Attachments and tags are written on one node, and on one volume, at once: all of it stays."""
+        numbers = itertools.count()
+        node = self._alive(self.record("node"))
+        volumes = [self._alive(self._nth("volume", numbers)) for _ in range(AT_ONCE - 1)]
+        for number in range(ROUNDS):
+            held = [self.hold(node, volume) for volume in volumes]
+            write = partial(self._write_at_once, held, (node, *volumes), {"round": f"r{number}"})
+            outputs, inputs = self._processes.run(write)
+            held = [replace(record, outputs=o) for record, o in zip(held, outputs, strict=True)]
+            node, *volumes = (replace(r, inputs=i) for r, i in zip((node, *volumes), inputs, strict=True))
+            self._processes.run(partial(_check_written, (node, *volumes), held))
+            for record in held:
+                self.delete(record)
+        for record in (node, *volumes):
+            self.delete(record)
+        self.check_alone()
+        return f"{ROUNDS} times {len(volumes)} attachments and tags at once"
+
+    def _write_at_once(
+        self, held: Sequence[Record], things: Sequence[Record], tags: dict[str, str], provider: Provider
+    ) -> tuple[list[Any], list[Any]]:
+        """The outputs of the attachments, and the inputs that the others have then: some refuse tags."""
+        needs = {thing.address: thing for thing in things}
+        start = threading.Barrier(len(held) + len(things))
+
+        def attach(record: Record) -> dict[str, Any]:
+            start.wait()
+            make = partial(provider.create, record.address, self._token(record), record.inputs, needs)
+            return {**call(make, policy=PATIENCE)}
+
+        def tag(record: Record) -> dict[str, Any]:
+            inputs = {**record.inputs, "tags": tags}
+            start.wait()
+            try:
+                call(partial(provider.update, record, self._token(record), inputs), policy=PATIENCE)
+            except PermanentError:
+                return {**record.inputs}
+            return inputs
+
+        with ThreadPoolExecutor(len(held) + len(things)) as pool:
+            attached = [pool.submit(attach, record) for record in held]
+            tagged = [pool.submit(tag, thing) for thing in things]
+        return [one.result() for one in attached], [one.result() for one in tagged]
+
     def clear(self) -> str:
         """Delete all that this trial made, whatever happened."""
+        known = {"node": self._trial.node, "volume": self._trial.volume}  # some clouds keep no inputs
 
         def work(provider: Provider) -> int:
             things = sorted(call(provider.inventory, policy=PATIENCE), key=lambda t: t.address.kind)
@@ -379,7 +523,7 @@ class Lives:
                 record = Record(
                     address=thing.address,
                     backend=self._trial.config.backend,
-                    inputs=(self._trial.node if thing.address.kind == "node" else thing.inputs) or {},
+                    inputs=known.get(thing.address.kind) or thing.inputs,
                     outputs=thing.outputs,
                 )
                 call(partial(provider.delete, record), policy=PATIENCE)
@@ -389,19 +533,35 @@ class Lives:
         self.check_alone()
         return f"{count} things deleted" if count else "nothing was there"
 
-    def _alive(self, record: Record) -> Record:
-        made = self.create(record)
+    def _alive(self, record: Record, needs: Sequence[Record] = ()) -> Record:
+        made = self.create(record, needs)
         assert made is not None  # nothing disturbs it
         return made
+
+
+def _check_written(things: Sequence[Record], held: Sequence[Record], provider: Provider) -> None:
+    """`BrokenLawError` if what was written is not listed. A cloud may keep no tags, and no attachments."""
+    listed = {thing.address: thing for thing in call(provider.inventory, policy=PATIENCE)}
+    missing = [_named(record) for record in held if record.address not in listed]
+    if 0 < len(missing) < len(held):
+        raise BrokenLawError(f"{', '.join(missing)} was written at the same time as others, and is lost")
+    for record in things:
+        found = listed.get(record.address)
+        if found is None:
+            raise BrokenLawError(f"{_named(record)} is not listed once others wrote on it")
+        tags = [dict(inputs.get("tags") or {}) for inputs in (found.inputs, record.inputs)]
+        if found.actual or (found.known and tags[0] != tags[1]):
+            differs = dict(found.actual) or f"the tags {tags[0]}"
+            raise BrokenLawError(f"{_named(record)} has {differs} once others wrote on it")
 
 
 def _named(thing: Thing | Record) -> str:
     return f"{thing.address} ({thing.outputs.get('id')})"
 
 
-def checks(trial: Trial) -> Iterator[Check]:
+def checks(trial: Trial, processes: Processes | None = None) -> Iterator[Check]:
     """Each law in turn. What is there is deleted after a broken one, and at the end."""
-    lives = Lives(trial)
+    lives = Lives(trial, processes or Processes(trial.config))
     laws: list[tuple[str, Callable[[], str | None]]] = []
     for kind in ("node", "volume"):
         if trial.node if kind == "node" else trial.volume:
@@ -410,10 +570,16 @@ def checks(trial: Trial) -> Iterator[Check]:
                 (f"a {kind} that somebody deleted is gone", partial(lives.ended_elsewhere, kind)),
                 (f"no {kind} is lost or made twice", partial(lives.disturbed, kind)),
             ]
+            if trial.several.get(kind):
+                laws.append((f"each {kind} is listed while others come and go", partial(lives.listed, kind)))
     if trial.volume and trial.larger:
         laws.append(("a volume grows in place", lives.grown))
     if trial.volume and trial.node:
-        laws.append(("a volume is on a node", lives.attached))
+        laws += [
+            ("a volume is on a node", lives.attached),
+            ("no attachment is lost or made twice", partial(lives.disturbed, "attachment")),
+            ("what is written at the same time stays", lives.written_at_once),
+        ]
     # A run before this one may have been killed.
     for name, law in [("nothing is there", lives.clear), *laws, ("nothing is left", lives.clear)]:
         started = time.monotonic()

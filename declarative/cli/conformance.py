@@ -35,7 +35,7 @@ FOR_LOGIN = ("identity_file", "known_hosts", "ssh_config")
 """Options that this command does not need: it logs in nowhere."""
 SIZE, LARGER = "20GB", "30GB"
 """The sizes of a volume."""
-UNDISTURBED = 5
+UNDISTURBED = 7
 """Nodes that are made besides the disturbed lives."""
 
 

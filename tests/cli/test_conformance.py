@@ -37,7 +37,7 @@ def test_the_command_tries_the_driver(tmp_path: Path) -> None:
         given = ("--lives", "2", "--report", "az.json", "--sign", str(key))
         env = {**fake.SECRETS, "FLEETFORM_ALLOW_VARIABLE": "FLEETFORM_TEST_*"}
         done = project.run("conformance", "azure", *given, env=env)
-    assert "All 10 laws hold." in done.out
+    assert "All 13 laws hold." in done.out
     assert not azure.things
     assert [p.name for p in (tmp_path / ".fleetform").iterdir()] == ["conformance"]
     report = (tmp_path / "az.json").read_bytes()

@@ -260,10 +260,8 @@ class Attachments:
 
     def _attach(self, held: Held, machine: str, claim: Claim) -> None:
         """Request it once. The next look shows the result."""
-        token = claim["token"]
         self._write(held, machine, claim)
-        again = token in self._asked
-        self._asked.add(token)
+        self._asked.add(claim["token"])
         try:
             found = _by_its_id(held.disk, machine) or held.machines.get(machine)
             if found is None and not held.at.lists:
@@ -274,9 +272,8 @@ class Attachments:
         except ProviderError as error:
             if isinstance(error, TransientError) and error.kind is TransientKind.BUSY:
                 return
-            # The refusal may be due to the request of an earlier try.
-            look = partial(self._disks, held.region, [held.disk.id])
-            now = look_up(look).get(held.disk.id) if again else None
+            # The refusal may be due to the request of an earlier try, or of a command that was killed.
+            now = look_up(partial(self._disks, held.region, [held.disk.id])).get(held.disk.id)
             if now is None or not _on(now, machine):
                 raise
 

@@ -47,6 +47,7 @@ class DigitalOcean(JsonSite):
     keeps = frozenset(("machine", "disk"))
     grows = True
     adopts = True
+    shifts = True
 
     SIZES = Listing("sizes", "a size")
     MACHINES = Listing("droplets", "a droplet")

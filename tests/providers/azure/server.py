@@ -3,7 +3,8 @@ needs them.
 
 Written from Microsoft's reference of the API, not compared with it. It is strict in these points: a resource
 exists as soon as it was put, and is complete one look later; a resource in use cannot be deleted;
-`If-None-Match` works; pages are short; ids come back in another case; a request without the login's token is
+`If-None-Match` works; pages are short, and one begins after the last thing of the one before, which Microsoft
+does not say; ids come back in another case; a request without the login's token is
 refused. Machines of a proximity placement group are in one zone. Machines of a capacity reservation group
 have its type and zone, and no proximity placement group.
 """
@@ -156,12 +157,12 @@ class Azure:
         return 200, thing
 
     def _listed(self, kind: str, asked: Asked) -> Answer:
-        found = [t for key, t in sorted(self.things.items()) if key.split("/")[1] == kind]
-        start = int(asked.params.get("$skiptoken") or 0)
-        page: dict[str, Any] = {"value": found[start : start + PAGE]}
-        if start + PAGE < len(found):
+        after = asked.params.get("$skiptoken", "")
+        rest = [key for key in sorted(self.things) if key.split("/")[1] == kind and key > after]
+        page: dict[str, Any] = {"value": [self.things[key] for key in rest[:PAGE]]}
+        if len(rest) > PAGE:
             again = "&".join(f"{k}={v}" for k, v in asked.params.items() if k != "$skiptoken")
-            page["nextLink"] = f"https://elsewhere.example{asked.path}?{again}&$skiptoken={start + PAGE}"
+            page["nextLink"] = f"https://elsewhere.example{asked.path}?{again}&$skiptoken={rest[PAGE - 1]}"
         return 200, page
 
     def _put(self, key: str, kind: str, asked: Asked) -> Answer:

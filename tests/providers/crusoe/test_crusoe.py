@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import Address, Record, token
+from declarative.model.state import Address, token
 from declarative.model.status import NodeState
 from declarative.provider import (
     Config,
@@ -28,7 +28,6 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from declarative.retry import Policy, call
 from providers.cloud import account, cloud
 from providers.cloud.any import account as any_account
 from providers.cloud.any import crusoe
@@ -37,19 +36,18 @@ from providers.cloud.keys import user_data
 from providers.ssh.key_pairs import HostKey
 from providers.testing import NODE, VOLUME, Conformance, Spoilt
 from tests.providers.cloud import described
+from tests.providers.cloud.fleet import Fleet
 from tests.providers.cloud.stand_in import Clock, Fault, Pace
 from tests.providers.cloud.web import LOST, Answer, Asked, Web
 from tests.providers.crusoe.server import CENTRAL, EAST, FABRIC, KEY_ID, PROJECT, SECRET, SUBNET, Crusoe
 from tests.providers.crusoe.server import signature as signature_of_the_server
 from tests.support.cli import Project
-from tests.support.model import of_attachment
 
 DESCRIPTION = "crusoe-v1.openapi.json"
 VMS, DISKS = f"/v1/projects/{PROJECT}/compute/vms/instances", f"/v1/projects/{PROJECT}/storage/disks"
 PARTITIONS = f"/v1/projects/{PROJECT}/networking/ib-partitions"
 PLACE = {"region": EAST, "backend": "cru"}
 TYPE, BIG = "l40s-48gb.1x", "h100-80gb-sxm-ib.8x"
-QUICK = Policy(deadline=60.0, first=0.001, longest=0.01)
 IN_CENTRAL = {"region": CENTRAL, "instance_type": BIG}
 
 
@@ -98,31 +96,10 @@ def provider(url: str, folder: Path, lineage: str = "lineage-1", **more: Any) ->
     return found
 
 
-class Fleet:
-    """What `apply` does with one state: every call is tried again."""
-
-    def __init__(self, url: str, folder: Path, lineage: str = "lineage-1", **more: Any) -> None:
-        self.provider, self.lineage = provider(url, folder, lineage, **more), lineage
-
-    def create(self, kind: str, name: str, inputs: dict[str, Any], *needs: Record) -> Record:
-        address = Address(kind, name)
-        made_of = token(self.lineage, address, 1, None)
-        held = {need.address: need for need in needs}
-        outputs = call(lambda: self.provider.create(address, made_of, inputs, held), policy=QUICK)
-        return Record(address=address, backend="cru", inputs=inputs, outputs=outputs)
-
-    def node(self, name: str = "gpu-0", **inputs: Any) -> Record:
-        return self.create("node", name, {**NODE, **PLACE, "instance_type": TYPE, **inputs})
-
-    def volume(self, name: str = "data-0", **inputs: Any) -> Record:
-        return self.create("volume", name, {**VOLUME, **PLACE, **inputs})
-
-    def attach(self, node: Record, volume: Record) -> Record:
-        inputs = of_attachment("t-0", node.address.name, volume.address.name)
-        return self.create("attachment", f"t-0.{volume.address.name}", inputs, volume, node)
-
-    def delete(self, record: Record) -> None:
-        call(lambda: self.provider.delete(record), policy=QUICK)
+def fleet_of(url: str, folder: Path, lineage: str = "lineage-1", **more: Any) -> Fleet:
+    """That of one state."""
+    found = provider(url, folder, lineage, **more)
+    return Fleet(found, lineage, {**NODE, **PLACE, "instance_type": TYPE}, {**VOLUME, **PLACE})
 
 
 @pytest.fixture
@@ -138,7 +115,7 @@ def web(cru: Crusoe) -> Iterator[Web]:
 
 @pytest.fixture
 def fleet(web: Web, tmp_path: Path) -> Fleet:
-    return Fleet(web.url, tmp_path)
+    return fleet_of(web.url, tmp_path)
 
 
 def made(stand_in: Crusoe) -> list[str]:
@@ -313,7 +290,7 @@ def test_a_subnet_and_an_image_of_ones_own(web: Web, cru: Crusoe, tmp_path: Path
 
     image = next(iter(cru.custom_images))
     network = Network(subnets={EAST: SUBNET})
-    Fleet(web.url, tmp_path, network=network, image={"*": image}).node()
+    fleet_of(web.url, tmp_path, network=network, image={"*": image}).node()
     (body,) = (one.body for one in web.asked if one.line == f"POST {VMS}")
     assert body["custom_image"] == image
     assert body["network_interfaces"][0]["subnet"] == SUBNET
@@ -323,7 +300,7 @@ def test_a_subnet_and_an_image_of_ones_own(web: Web, cru: Crusoe, tmp_path: Path
         Network(subnets={CENTRAL: SUBNET}),
     ):
         with pytest.raises(PermanentError) as raised:
-            Fleet(web.url, tmp_path, network=odd).node("gpu-1")
+            fleet_of(web.url, tmp_path, network=odd).node("gpu-1")
         assert str(raised.value.about).startswith("network")
 
 
@@ -342,7 +319,7 @@ def test_what_only_names_cannot_keep_is_refused(fleet: Fleet, cru: Crusoe) -> No
 
 
 def test_states_share_nothing(fleet: Fleet, cru: Crusoe, web: Web, tmp_path: Path) -> None:
-    other = Fleet(web.url, tmp_path / "other", "lineage-2")
+    other = fleet_of(web.url, tmp_path / "other", "lineage-2")
     mine, theirs = fleet.node(), other.node()
     assert [thing.outputs["id"] for thing in fleet.provider.inventory()] == [mine.outputs["id"]]
     fleet.delete(mine)
@@ -407,7 +384,7 @@ def test_a_partition_that_just_went_with_the_last_node_is_made_again(fleet: Flee
         return cru(asked)
 
     with Web(deleting) as way:
-        Fleet(way.url, fleet.provider._account.config.project_dir).node(**IN_CENTRAL)
+        fleet_of(way.url, fleet.provider._account.config.project_dir).node(**IN_CENTRAL)
     (partition,) = cru.partitions
     assert deleted
     assert deleted != [partition]
@@ -475,7 +452,7 @@ def test_a_change_that_fails_is_told(fleet: Fleet, cru: Crusoe) -> None:
         return found
 
     with Web(taken) as way:
-        there = Fleet(way.url, fleet.provider._account.config.project_dir)
+        there = fleet_of(way.url, fleet.provider._account.config.project_dir)
         with pytest.raises(PermanentError, match="already attached"):
             there.attach(node, volume)
 
@@ -491,7 +468,7 @@ def test_a_disk_that_is_not_deleted_is_no_success(fleet: Fleet, cru: Crusoe) -> 
         return found
 
     with Web(held) as way, pytest.raises(PermanentError, match="is attached"):
-        Fleet(way.url, fleet.provider._account.config.project_dir).delete(volume)
+        fleet_of(way.url, fleet.provider._account.config.project_dir).delete(volume)
     assert made(cru) == [disk]
 
 
@@ -651,7 +628,7 @@ def test_what_killed_commands_made_is_left_once(web: Web, cru: Crusoe, tmp_path:
         with pytest.raises(TransientError):
             there.create(address, token("lineage-1", address, 1, None), inputs, {})
         cru.clock.advance(5)
-    record = getattr(Fleet(web.url, tmp_path), kind)("one-0")
+    record = getattr(fleet_of(web.url, tmp_path), kind)("one-0")
     cru.clock.advance(60)
     assert [*(cru.vms if kind == "node" else made(cru))] == [record.outputs["id"]]
 
@@ -699,7 +676,7 @@ def test_nothing_is_lost_or_made_twice(tmp_path: Path, clock: Clock, seed: int) 
 
     def until_done(step: Callable[[Fleet], Any]) -> Any:
         while True:
-            fleet = Fleet(server.url, tmp_path)
+            fleet = fleet_of(server.url, tmp_path)
             if luck.random() < 0.3:
                 dying = luck.randrange(1, 12)
                 real = fleet.provider._account.config.fence
@@ -710,7 +687,7 @@ def test_nothing_is_lost_or_made_twice(tmp_path: Path, clock: Clock, seed: int) 
                     if next(left, None) is None:
                         raise KilledError
 
-                fleet = Fleet(server.url, tmp_path, fence=fence)
+                fleet = fleet_of(server.url, tmp_path, fence=fence)
             try:
                 return step(fleet)
             except KilledError:
@@ -727,7 +704,7 @@ def test_nothing_is_lost_or_made_twice(tmp_path: Path, clock: Clock, seed: int) 
             until_done(partial(Fleet.delete, record=record))
         assert nothing_is_left(stand_in)
         state["on"] = False
-        assert Fleet(server.url, tmp_path).provider.inventory() == ()
+        assert fleet_of(server.url, tmp_path).provider.inventory() == ()
 
 
 @pytest.mark.slow

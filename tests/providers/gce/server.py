@@ -1,8 +1,9 @@
 """A small GCE: instances, disks, labels, metadata and their operations, as far as the driver needs them.
 
 Written from Google's reference of the API, not compared with it. It is strict in these points: names are
-unique in a zone; labels and fingerprints are checked; pages are short; a change is an operation that ends
-later; a request without the login's token is refused.
+unique in a zone; labels and fingerprints are checked; pages are short, and one begins after the last thing of
+the one before, which Google does not say; a change is an operation that ends later; a request without the
+login's token is refused.
 """
 
 from __future__ import annotations
@@ -143,11 +144,11 @@ class Gce:
             if (owner is None or thing["labels"].get("fleetform_owner") == owner[1])
             and (name is None or thing["name"] == name[1])
         ]
-        start = int(asked.params.get("pageToken") or 0)
-        part = found[start : start + min(PAGE, int(asked.params["maxResults"]))]
+        rest = [thing for thing in found if thing["selfLink"] > asked.params.get("pageToken", "")]
+        part = rest[: min(PAGE, int(asked.params["maxResults"]))]
         nothing = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": "none"}}
         items = {"zones/us-central1-a": {kind: part} if part else nothing, "zones/europe-west1-b": nothing}
-        more = {"nextPageToken": str(start + PAGE)} if start + PAGE < len(found) else {}
+        more = {"nextPageToken": part[-1]["selfLink"]} if len(part) < len(rest) else {}
         return 200, {"kind": f"compute#{kind}AggregatedList", "items": items, **more}
 
     def _reserved(self, project: str, asked: Asked) -> Answer:

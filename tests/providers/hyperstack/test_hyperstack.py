@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from declarative.model.state import Address, Record, token
+from declarative.model.state import token
 from declarative.model.status import NodeState
 from declarative.provider import (
     Config,
@@ -21,22 +21,20 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from declarative.retry import Policy, call
 from providers.cloud import account, cloud
 from providers.cloud.any.hyperstack import Hyperstack as Site
 from providers.testing import NODE, VOLUME, Conformance, Spoilt
+from tests.providers.cloud.fleet import Fleet
 from tests.providers.cloud.stand_in import Clock, Fault
 from tests.providers.cloud.web import LOST, Answer, Asked, Web
 from tests.providers.hyperstack.server import IMAGES, KEY, Hyperstack
 from tests.providers.hyperstack.test_server import serving
 from tests.support.cli import Project
-from tests.support.model import of_attachment
 
 MACHINES, VOLUMES = "/v1/core/virtual-machines", "/v1/core/volumes"
 REGION = "NORWAY-1"
 PLACE = {"region": REGION, "backend": "hyper"}
 FLAVOR = "n3-L40x1"
-QUICK = Policy(deadline=60.0, first=0.001, longest=0.01)
 MADE = r"POST /v1/core/(virtual-machines|volumes|environments|keypairs)"
 
 
@@ -65,31 +63,10 @@ def provider(url: str, folder: Path, lineage: str = "lineage-1", **more: Any) ->
     return found
 
 
-class Fleet:
-    """What `apply` does with one state: every call is tried again."""
-
-    def __init__(self, url: str, folder: Path, lineage: str = "lineage-1", **more: Any) -> None:
-        self.provider, self.lineage = provider(url, folder, lineage, **more), lineage
-
-    def create(self, kind: str, name: str, inputs: dict[str, Any], *needs: Record) -> Record:
-        address = Address(kind, name)
-        made_of = token(self.lineage, address, 1, None)
-        held = {need.address: need for need in needs}
-        outputs = call(lambda: self.provider.create(address, made_of, inputs, held), policy=QUICK)
-        return Record(address=address, backend="hyper", inputs=inputs, outputs=outputs)
-
-    def node(self, name: str = "gpu-0", **inputs: Any) -> Record:
-        return self.create("node", name, {**NODE, **PLACE, "instance_type": FLAVOR, **inputs})
-
-    def volume(self, name: str = "data-0", **inputs: Any) -> Record:
-        return self.create("volume", name, {**VOLUME, **PLACE, **inputs})
-
-    def attach(self, node: Record, volume: Record) -> Record:
-        inputs = of_attachment("t-0", node.address.name, volume.address.name)
-        return self.create("attachment", f"t-0.{volume.address.name}", inputs, volume, node)
-
-    def delete(self, record: Record) -> None:
-        call(lambda: self.provider.delete(record), policy=QUICK)
+def fleet_of(url: str, folder: Path, lineage: str = "lineage-1", **more: Any) -> Fleet:
+    """That of one state."""
+    found = provider(url, folder, lineage, **more)
+    return Fleet(found, lineage, {**NODE, **PLACE, "instance_type": FLAVOR}, {**VOLUME, **PLACE})
 
 
 @pytest.fixture
@@ -105,7 +82,7 @@ def web(hyper: Hyperstack) -> Iterator[Web]:
 
 @pytest.fixture
 def fleet(web: Web, tmp_path: Path) -> Fleet:
-    return Fleet(web.url, tmp_path)
+    return fleet_of(web.url, tmp_path)
 
 
 def nothing_is_left(hyper: Hyperstack) -> bool:
@@ -241,7 +218,7 @@ def test_a_machine_that_is_being_created_is_deleted_after_that(fleet: Fleet, hyp
 
 
 def test_states_share_nothing(fleet: Fleet, hyper: Hyperstack, web: Web, tmp_path: Path) -> None:
-    other = Fleet(web.url, tmp_path / "other", "lineage-2")
+    other = fleet_of(web.url, tmp_path / "other", "lineage-2")
     mine, theirs = fleet.node(), other.node()
     assert len(hyper.environments) == 2
     assert [thing.outputs["id"] for thing in fleet.provider.inventory()] == [mine.outputs["id"]]
@@ -328,7 +305,7 @@ def test_a_machine_that_fails_is_deleted(fleet: Fleet, hyper: Hyperstack) -> Non
 
 def test_an_unknown_image_is_the_users_mistake(web: Web, tmp_path: Path) -> None:
     with pytest.raises(PermanentError, match="image_name none") as raised:
-        Fleet(web.url, tmp_path, image={"*": "none"}).node()
+        fleet_of(web.url, tmp_path, image={"*": "none"}).node()
     assert raised.value.kind is PermanentKind.INVALID
 
 
@@ -417,7 +394,7 @@ def test_nothing_is_lost_or_made_twice(tmp_path: Path, seed: int) -> None:
 
     def until_done(step: Callable[[Fleet], Any]) -> Any:
         while True:
-            fleet = Fleet(server.url, tmp_path)
+            fleet = fleet_of(server.url, tmp_path)
             if luck.random() < 0.3:
                 dying = luck.randrange(1, 12)
                 real = fleet.provider._account.config.fence
@@ -428,7 +405,7 @@ def test_nothing_is_lost_or_made_twice(tmp_path: Path, seed: int) -> None:
                     if next(left, None) is None:
                         raise KilledError
 
-                fleet = Fleet(server.url, tmp_path, fence=fence)
+                fleet = fleet_of(server.url, tmp_path, fence=fence)
             try:
                 return step(fleet)
             except KilledError:
@@ -444,7 +421,7 @@ def test_nothing_is_lost_or_made_twice(tmp_path: Path, seed: int) -> None:
             until_done(partial(Fleet.delete, record=record))
         assert nothing_is_left(hyper)
         state["on"] = False
-        assert Fleet(server.url, tmp_path).provider.inventory() == ()
+        assert fleet_of(server.url, tmp_path).provider.inventory() == ()
 
 
 @pytest.mark.slow

@@ -269,7 +269,7 @@ def test_a_page_that_shifts_is_read_again(server, fleet):
 
     server.rules.append(shift)
     assert len(fleet.provider.inventory()) == 6
-    assert len(listed) == 4
+    assert len(listed) == 6
 
 
 # ---------------------------------------------------------------------------------- what it is told

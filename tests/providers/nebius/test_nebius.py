@@ -23,13 +23,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from declarative.model.state import Address, Record, token
 from declarative.model.status import NodeState
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.retry import Policy, call
 from providers.cloud import account, cloud
 from providers.testing import NODE, VOLUME, Conformance, Spoilt
+from tests.providers.cloud.fleet import Fleet
 from tests.providers.cloud.stand_in import Clock, Fault, Pace
 from tests.providers.cloud.web import LOST, Answer, Asked
 from tests.support.cli import Project
-from tests.support.model import of_attachment
 
 REASON = "the packages nebius and grpcio are not here"
 grpc = pytest.importorskip("grpc", reason=REASON, exc_type=ImportError)
@@ -51,7 +50,6 @@ from tests.providers.nebius.server import (  # noqa: E402
 PLACE = {"region": REGION, "backend": "neb"}
 L40S = "gpu-l40s_1gpu-8vcpu-32gb"
 KEY = "static-token"
-QUICK = Policy(deadline=60.0, first=0.001, longest=0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -124,31 +122,10 @@ class Way(Nebius):
             return self._to.served(asked) if found is None else found
 
 
-class Fleet:
-    """What `apply` does with one state: every call is tried again."""
-
-    def __init__(self, cloud_: Nebius, folder: Path, lineage: str = "lineage-1", **more: Any) -> None:
-        self.provider, self.lineage = provider(cloud_, folder, lineage, **more), lineage
-
-    def create(self, kind: str, name: str, inputs: dict[str, Any], *needs: Record) -> Record:
-        address = Address(kind, name)
-        made_of = token(self.lineage, address, 1, None)
-        held = {need.address: need for need in needs}
-        outputs = call(lambda: self.provider.create(address, made_of, inputs, held), policy=QUICK)
-        return Record(address=address, backend="neb", inputs=inputs, outputs=outputs)
-
-    def node(self, name: str = "gpu-0", **inputs: Any) -> Record:
-        return self.create("node", name, {**NODE, **PLACE, "instance_type": L40S, **inputs})
-
-    def volume(self, name: str = "data-0", **inputs: Any) -> Record:
-        return self.create("volume", name, {**VOLUME, **PLACE, **inputs})
-
-    def attach(self, node: Record, volume: Record) -> Record:
-        inputs = of_attachment("t-0", node.address.name, volume.address.name)
-        return self.create("attachment", f"t-0.{volume.address.name}", inputs, volume, node)
-
-    def delete(self, record: Record) -> None:
-        call(lambda: self.provider.delete(record), policy=QUICK)
+def fleet_of(cloud_: Nebius, folder: Path, lineage: str = "lineage-1", **more: Any) -> Fleet:
+    """That of one state."""
+    found = provider(cloud_, folder, lineage, **more)
+    return Fleet(found, lineage, {**NODE, **PLACE, "instance_type": L40S}, {**VOLUME, **PLACE})
 
 
 @pytest.fixture
@@ -159,7 +136,7 @@ def neb() -> Iterator[Judged]:
 
 @pytest.fixture
 def fleet(neb: Judged, tmp_path: Path) -> Fleet:
-    return Fleet(neb, tmp_path)
+    return fleet_of(neb, tmp_path)
 
 
 class TestNebius(Conformance):
@@ -323,7 +300,7 @@ def test_each_disk_keeps_its_device_when_another_goes(fleet: Fleet, neb: Judged)
 
 def test_what_others_attached_stays_as_it_is(fleet: Fleet, neb: Judged) -> None:
     """It moves to the place of the disk that goes, and takes over nothing of it."""
-    node, volume, theirs = fleet.node(), fleet.volume(), Fleet(neb, Path(), "lineage-2").volume()
+    node, volume, theirs = fleet.node(), fleet.volume(), fleet_of(neb, Path(), "lineage-2").volume()
     held = fleet.attach(node, volume)
     disks = neb.things[node.outputs["id"]].spec.secondary_disks
     disks.add(attach_mode="READ_ONLY").existing_disk.id = theirs.outputs["id"]
@@ -334,7 +311,7 @@ def test_what_others_attached_stays_as_it_is(fleet: Fleet, neb: Judged) -> None:
 
 
 def test_states_share_nothing(fleet: Fleet, neb: Judged, tmp_path: Path) -> None:
-    other = Fleet(neb, tmp_path / "other", "lineage-2")
+    other = fleet_of(neb, tmp_path / "other", "lineage-2")
     mine, theirs = fleet.node(), other.node()
     assert [thing.outputs["id"] for thing in fleet.provider.inventory()] == [mine.outputs["id"]]
     fleet.delete(mine)
@@ -392,12 +369,12 @@ def test_what_was_taken_back_has_failed(fleet: Fleet, neb: Judged) -> None:
 
 def test_a_network_of_ones_own(neb: Judged, tmp_path: Path) -> None:
     network = replace(
-        Fleet(neb, tmp_path).provider._account.config.network,
+        fleet_of(neb, tmp_path).provider._account.config.network,
         subnets={REGION: SUBNET},
         security_groups=("vpcsecuritygroup-1",),
         public_ip=False,
     )
-    node = Fleet(neb, tmp_path, network=network).node()
+    node = fleet_of(neb, tmp_path, network=network).node()
     (interface,) = neb.things[node.outputs["id"]].spec.network_interfaces
     assert [group.id for group in interface.security_groups] == ["vpcsecuritygroup-1"]
     assert not interface.HasField("public_ip_address")
@@ -459,7 +436,7 @@ def test_a_cluster_of_ones_own(neb: Judged, tmp_path: Path, given: str) -> None:
     cluster = neb._new("GpuCluster", metadata, spec)
     neb.things[cluster.metadata.id] = cluster
     options = {"project": PROJECT, "placement_group": cluster.metadata.id if given == "id" else given}
-    fleet = Fleet(neb, tmp_path, options=options)
+    fleet = fleet_of(neb, tmp_path, options=options)
     node = fleet.node(instance_type=H100, placement="cluster")
     assert clustered(neb) == ["" if given == "off" else cluster.metadata.id]
     fleet.delete(node)
@@ -470,11 +447,11 @@ def test_a_fabric_that_nobody_names_is_asked_for(neb: Judged, tmp_path: Path) ->
     denied = neb.refusal("PERMISSION_DENIED", "no", "PermissionDenied", permission_denied={}).answer
     neb.faults = [Fault(line="ResourceAdvice", answer=denied, done=False, times=9)]
     with pytest.raises(PermanentError, match="does not say which fabric") as raised:
-        Fleet(neb, tmp_path).node(instance_type=H100, placement="cluster")
+        fleet_of(neb, tmp_path).node(instance_type=H100, placement="cluster")
     assert "`options: {fabric: fabric-…}`" in str(raised.value.hint)
     assert neb.empty()
     options = {"project": PROJECT, "fabric": FABRIC}
-    Fleet(neb, tmp_path, options=options).node(instance_type=H100, placement="cluster")
+    fleet_of(neb, tmp_path, options=options).node(instance_type=H100, placement="cluster")
     assert len(neb._all("GpuCluster")) == 1
 
 
@@ -549,7 +526,7 @@ def test_an_unknown_image_is_the_users_mistake(neb: Judged, tmp_path: Path, imag
         missing = neb.missing(image).answer
         neb.faults = [Fault(line="InstanceService/Create", answer=missing, done=False)]
     with pytest.raises(PermanentError, match="not found") as raised:
-        Fleet(neb, tmp_path, image={"*": image}).node()
+        fleet_of(neb, tmp_path, image={"*": image}).node()
     assert raised.value.kind is PermanentKind.INVALID
     assert image in str(raised.value.hint)
 
@@ -691,7 +668,7 @@ def test_what_is_listed_late_is_not_made_again(neb: Judged, tmp_path: Path, kind
 
     neb.faults = [Fault(line=f"{kind}Service/Create")]
     with Way(neb, late) as way:
-        fleet = Fleet(way, tmp_path)
+        fleet = fleet_of(way, tmp_path)
         made = fleet.node() if kind == "Instance" else fleet.volume()
     assert neb.ids(kind) == [made.outputs["id"]]
     assert len([asked for asked in neb.asked if asked.line.endswith(f"{kind}Service/Create")]) > 1
@@ -766,7 +743,7 @@ def test_nothing_is_lost_or_made_twice(tmp_path: Path, seed: int) -> None:
 
                 more = {"fence": fence}
             try:
-                return step(Fleet(way, tmp_path, **more))
+                return step(fleet_of(way, tmp_path, **more))
             except KilledError:
                 continue
 
@@ -781,7 +758,7 @@ def test_nothing_is_lost_or_made_twice(tmp_path: Path, seed: int) -> None:
             until_done(partial(Fleet.delete, record=record))
         assert neb.empty()
         state["on"] = False
-        assert Fleet(way, tmp_path).provider.inventory() == ()
+        assert fleet_of(way, tmp_path).provider.inventory() == ()
 
 
 # ------------------------------------------------------------------------------------- the line
@@ -889,7 +866,7 @@ def test_any_answer_is_read_or_a_fault(tmp_path: Path, monkeypatch: pytest.Monke
         return 200, Odd(changed(data))
 
     with Judged(Clock(tick=7.0)) as behind, Way(behind, happens) as way:
-        fleet = Fleet(way, tmp_path)
+        fleet = fleet_of(way, tmp_path)
         volume, node = fleet.volume(), fleet.node(instance_type=H100, placement="cluster")
         held = fleet.attach(node, volume)
         odd["on"] = True
