@@ -52,7 +52,7 @@ _RATE = re.compile(r"([0-9.]{1,8}) Gb/sec")
 _PORT = re.compile(r".*/([^/]+)/ports/(\d+)/(state|phys_state|rate|link_layer|counters/link_downed):(.*)")
 _TYPE = re.compile(r".*/([^/]+)/hca_type:(.*)")
 _COUNT = re.compile(r"\d{1,18}")
-UNKNOWN = frozenset(("n/a", "[n/a]", "not supported", "[not supported]", "not found"))
+UNKNOWN = frozenset(("n/a", "not supported", "not found", "requested functionality has been deprecated"))
 FAILED = frozenset(("unknown error", "err!"))
 LOST = "gpu is lost"
 TO_BE_RESET = "gpu requires reset"
@@ -231,7 +231,10 @@ def _slowdowns(gpu: QueriedGpu) -> dict[str, str | None]:
     def reason(name: str) -> str | None:
         return gpu.get(*(f"{heading}/{name}" for heading in REASONS))
 
-    hot, brake = (reason(f"HW Slowdown/HW {name} Slowdown") for name in ("Thermal", "Power Brake"))
+    hot, brake = (
+        reason(f"HW Slowdown/HW {name} Slowdown") or reason(f"HW {name} Slowdown")
+        for name in ("Thermal", "Power Brake")
+    )
     known = "Active" in (hot, brake)
     return {
         "slowdown.hot": hot,

@@ -187,6 +187,14 @@ FAULTS: dict[str, tuple[dict[str, list[str]], dict[str, HealthState]]] = {
         query(("HW Slowdown", "Active"), ("HW Thermal Slowdown", "Active")),
         {"hw-thermal": DEGRADED},
     ),
+    "hot, in the form of other drivers": (
+        query(
+            ("HW Slowdown", "Active"),
+            ("HW Thermal Slowdown", "Active"),
+            text=GPU.replace("            HW ", "        HW "),
+        ),
+        {"hw-thermal": DEGRADED},
+    ),
     "power brake": (query(("HW Power Brake Slowdown", "Active")), {"power-brake": DEGRADED}),
     "slowed down": (query(("HW Slowdown", "Active")), {"hw-slowdown": DEGRADED}),
     "warm": (query(("SW Thermal Slowdown", "Active")), {"sw-thermal": DEGRADED}),
@@ -250,6 +258,17 @@ HARMLESS: dict[str, dict[str, list[str]]] = {
     "an older card": query(text=VOLTA),
     "idle, with a slow link": query(
         ("PCIe Generation/Current", "1"), ("Performance State", "P8"), ("Clocks Event Reasons/Idle", "Active")
+    ),
+    "at rest, and not called idle": query(
+        ("PCIe Generation/Current", "1"),
+        ("Performance State", "P8"),
+        ("Clocks Event Reasons/Idle", "Not Active"),
+    ),
+    "what newer drivers do not tell": query(
+        ("Reset Required", "Requested functionality has been deprecated"),
+        text=GPU.replace(
+            "    PCI\n", "    GPU Recovery Action : Requested functionality has been deprecated\n    PCI\n"
+        ),
     ),
     "remapped and done": query(("Remapped Rows/Uncorrectable Error", "4")),
     "errors of before": query(("Aggregate/DRAM Uncorrectable", "4")),
