@@ -273,6 +273,7 @@ _ROWS: tuple[tuple[str, str, Callable[[str | float], bool], HealthState, str, st
         XIDS,
     ),
     ("fallen-off", "fallen.off", _any, UNHEALTHY, "has fallen off the bus", REBOOT, XIDS),
+    ("gpu-init", "init.failed", _any, UNHEALTHY, "could not be started by its driver", REBOOT, XIDS),
     (
         "amd-reset-failed",
         "amd.reset.failed",

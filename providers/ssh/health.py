@@ -44,6 +44,9 @@ XID_ACTION = 154
 """The driver says which recovery a GPU needs now; `None` takes the earlier Xids back."""
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d{1,4}), ?(.*)")
 _FALLEN = re.compile(r"GPU (?:at )?(?:PCI:)?([0-9A-Fa-f:.]*).*has fallen off the bus")
+_NAMED = re.compile(r"NVRM: The NVIDIA GPU ([0-9A-Fa-f:.]+)\s*$")
+"""The first of the three lines in which a driver says that a GPU has fallen off the bus."""
+_INIT = re.compile(r"NVRM: GPU ([0-9A-Fa-f:.]+): RmInitAdapter failed")
 _ACTION = re.compile(r"changed from .* to \S+ \((.+?)\)")
 _AMD = re.compile(r"amdgpu ([0-9a-f:.]+): .*")
 _LINK = re.compile(r"\s+Link (\d+): (.+)")
@@ -299,9 +302,29 @@ def _links(lines: Sequence[str]) -> Iterator[HealthReading]:
 def _kernel(lines: Sequence[str], gpus: Sequence[QueriedGpu]) -> Iterator[HealthReading]:
     """The Xids and other faults since the boot, one of a kind for each GPU."""
     by_bus = {gpu.bus: gpu for gpu in gpus}
+    for (name, bus), value in _kernel_faults(lines).items():
+        gpu = by_bus.get(bus)
+        was_reset = gpu and gpu.get("GPU Recovery Action") == "None"
+        if was_reset and name in ("xid.reset", "recovery.action"):
+            continue
+        if gpu and name == "init.failed":  # a later start of the driver worked
+            continue
+        yield HealthReading(
+            name=name,
+            value=value,
+            part=gpu.part if gpu else f"GPU {bus}".strip(),
+            gpu=(gpu.uuid if gpu else None) or "",
+        )
+
+
+def _kernel_faults(lines: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Reading and bus → value."""
     faults: dict[tuple[str, str], str] = {}
+    named = ""
     for line in lines:
-        if xid := _XID.search(line):
+        if one := _NAMED.search(line):
+            named = _bus(one[1])
+        elif xid := _XID.search(line):
             bus, number, text = _bus(xid[1]), int(xid[2]), xid[3]
             if number == XID_ACTION and (action := _ACTION.search(text)):
                 faults = {key: value for key, value in faults.items() if key[1] != bus}
@@ -309,23 +332,29 @@ def _kernel(lines: Sequence[str], gpus: Sequence[QueriedGpu]) -> Iterator[Health
                     faults["recovery.action", bus] = action[1][:LONGEST]
             elif name := _kind_of(number, text):
                 faults[name, bus] = f"Xid {number}"
-        elif fallen := _FALLEN.search(line):
-            faults["fallen.off", _bus(fallen[1])] = "yes"
-        elif amd := _AMD.search(line):
-            if re.search(r"GPU reset.*(failed|fail\b)", line):
-                faults["amd.reset.failed", amd[1]] = "yes"
-            elif "uncorrectable hardware error" in line and not re.search(r"\b0 uncorrectable", line):
-                faults["amd.memory", amd[1]] = "yes"
-    for (name, bus), value in faults.items():
-        gpu = by_bus.get(bus)
-        if gpu and gpu.get("GPU Recovery Action") == "None" and name in ("xid.reset", "recovery.action"):
-            continue  # it was reset since
-        yield HealthReading(
-            name=name,
-            value=value,
-            part=gpu.part if gpu else f"GPU {bus}".strip(),
-            gpu=(gpu.uuid if gpu else None) or "",
-        )
+        elif fault := _other_fault(line, named):
+            faults[fault] = "yes"
+    return faults
+
+
+def _other_fault(line: str, named: str) -> tuple[str, str] | None:
+    """The reading that a line without an Xid is, and its bus; `named` is the GPU of a line before."""
+    if fallen := _FALLEN.search(line):
+        return "fallen.off", _bus(fallen[1])
+    if named and "fallen off the bus" in line:
+        return "fallen.off", named
+    if init := _INIT.search(line):
+        return "init.failed", _bus(init[1])
+    amd = _AMD.search(line)
+    if amd is None:
+        return None
+    if "Fatal error during GPU init" in line:
+        return "init.failed", amd[1]
+    if re.search(r"GPU reset.*(failed|fail\b)", line):
+        return "amd.reset.failed", amd[1]
+    if "uncorrectable hardware error" in line and not re.search(r"\b0 uncorrectable", line):
+        return "amd.memory", amd[1]
+    return None
 
 
 def _kind_of(number: int, text: str) -> str | None:

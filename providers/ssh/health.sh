@@ -20,7 +20,7 @@ matters() { # NAME: passes on the lines of an answer that are read. Names of pro
     ;;
   kernel)
     grep -E -e 'NVRM: (Xid|GPU |The NVIDIA GPU )' -e 'fallen off the bus' \
-      -e 'amdgpu.*(GPU reset|uncorrectable hardware error)' | tail -n 300 | cut -c 1-300
+      -e 'amdgpu.*(GPU reset|uncorrectable hardware error|Fatal error during GPU init)' | tail -n 300 | cut -c 1-300
     ;;
   *) cut -c 1-300 | head -n 2000 ;;
   esac

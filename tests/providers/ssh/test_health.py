@@ -235,6 +235,22 @@ FAULTS: dict[str, tuple[dict[str, list[str]], dict[str, HealthState]]] = {
         kernel("[9.1] NVRM: GPU 0000:29:00.0: GPU has fallen off the bus."),
         {"fallen-off": UNHEALTHY},
     ),
+    "off the bus in three lines": (
+        kernel(
+            "[20.5] NVRM: The NVIDIA GPU 0000:b4:00.0",
+            "       NVRM: (PCI ID: 10de:26b5) installed in this system has",
+            "       NVRM: fallen off the bus and is not responding to commands.",
+        ),
+        {"fallen-off": UNHEALTHY},
+    ),
+    "a start that failed": (
+        kernel("[9.3] NVRM: GPU 0000:99:00.0: RmInitAdapter failed! (0x62:0x65:1792)"),
+        {"gpu-init": UNHEALTHY},
+    ),
+    "a start of AMD that failed": (
+        kernel("[3.8] amdgpu 0000:76:00.0: amdgpu: Fatal error during GPU init"),
+        {"gpu-init": UNHEALTHY},
+    ),
     "a reset of AMD": (
         kernel("[5.0] amdgpu 0000:05:00.0: amdgpu: GPU reset(2) failed"),
         {"amd-reset-failed": UNHEALTHY},
@@ -303,6 +319,8 @@ HARMLESS: dict[str, dict[str, list[str]]] = {
     "other lines of the kernel": kernel(
         "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535", "eth0: link up"
     ),
+    "a start that failed, and worked later": query()
+    | kernel("[9.3] NVRM: GPU 0000:9b:00.0: RmInitAdapter failed! (0x62:0x65:1792)"),
     "none of AMD's errors": kernel(
         "amdgpu 0000:05:00.0: amdgpu: 0 uncorrectable hardware errors detected in umc block",
         "amdgpu 0000:05:00.0: amdgpu: GPU reset(1) succeeded!",
