@@ -50,6 +50,22 @@ class Replayed:
 
         monkeypatch.setattr(libcloud.http.LibcloudConnection, "request", request)
 
+    def bytes_of(self, real: Callable[..., bytes]) -> Callable[..., bytes]:
+        """`real`, which asks for the bytes at a path, with its answers recorded or changed."""
+
+        def ask(link: Any, path: str, *given: Any) -> bytes:
+            if self.chance is None:
+                found = real(link, path, *given)
+                self._known["RPC", path] = 0, {}, found
+                return found
+            self.count += 1
+            if self.count > MOST_REQUESTS:
+                raise ConnectionResetError("it takes too long")
+            content = self._known.get(("RPC", path), (0, {}, b""))[2]
+            return _changed_bytes(content, self.chance) if self.chance.random() < 0.5 else content
+
+        return ask
+
     def answer(self, link: Any, method: str, url: str, *args: Any, **more: Any) -> None:
         """Answer one request: from the cloud while recording, else from the changed record."""
         body = more.get("body") or (args[0] if args else "") or ""
@@ -125,6 +141,25 @@ def _changed_xml(content: bytes, chance: random.Random) -> bytes:
         word = str(chance.choice(OTHERS)).replace("&", "&amp;").replace("<", "&lt;")
         parts[at] = f"{name}{ends}{word}" if ends else word
     return "<".join(parts).encode(errors="replace")
+
+
+def _changed_bytes(content: bytes, chance: random.Random) -> bytes:
+    """Some are others, gone, or there twice."""
+    made = bytearray(content)
+    for _ in range(chance.randrange(1, 6)):
+        at = chance.randrange(len(made) + 1)
+        how = chance.randrange(5)
+        if how == 0:
+            made[at : at + 1] = chance.randbytes(1)
+        elif how == 1:
+            del made[at : at + chance.randrange(1, 30)]
+        elif how == 2:
+            made[at:at] = made[max(0, at - chance.randrange(1, 60)) : at]
+        elif how == 3:
+            made[at:at] = chance.randbytes(chance.randrange(1, 9))
+        else:
+            return chance.choice(ODD)
+    return bytes(made)
 
 
 class Tried:

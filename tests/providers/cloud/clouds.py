@@ -101,6 +101,8 @@ def virtual(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     time = SimpleNamespace(monotonic=clock.now, sleep=clock.advance, time=clock.now)
     for module in (shared, account, nodes, volumes, rest):
         monkeypatch.setattr(module, "time", time)
+    for memory in ("_MADE", "_UNCERTAIN"):
+        monkeypatch.setattr(account, memory, {})  # whose times are of this clock
     paced(monkeypatch, clock)
 
 

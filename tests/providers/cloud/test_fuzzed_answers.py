@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from providers.cloud import cloud
+from tests.providers.cloud.clouds import CLOUDS
 from tests.providers.cloud.test_invalid_answers import PLACES, pem, provider, secrets, served
 from tests.providers.ec2 import run as ec2
 from tests.providers.openstack import run as openstack
@@ -22,6 +24,19 @@ WHERE = {
     **PLACES,
     "ec2": {"region": ec2.REGION, "zone": f"{ec2.REGION}a", "instance_type": "t3.micro"},
 }
+
+
+@pytest.mark.slow
+def test_any_answer_of_nebius_is_read_or_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, of what is bytes by gRPC."""
+    replayed, share = Replayed(monkeypatch), ANSWERS // len(WHERE)
+    with CLOUDS["nebius"](tmp_path, monkeypatch) as small:
+        rpc = importlib.import_module("providers.cloud.rpc")
+        monkeypatch.setattr(rpc.Link, "ask", replayed.bytes_of(rpc.Link.ask))
+        tried = Tried(lambda: cloud(small.config), dict(small.place), replayed)
+        count = try_seeds(tried, range(FIRST, FIRST + share))
+    assert sum(count.values()) == share
+    assert all(any(word in key for key in count) for word in ("taken", "refused"))
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from providers.cloud.any import lambda_cloud
 from providers.cloud.any.crusoe import Crusoe
 from providers.cloud.any.digitalocean import DigitalOcean as Site
 from providers.cloud.any.hyperstack import Hyperstack
+from providers.cloud.any.vultr import Vultr
 from providers.cloud.bad_answers import Scrub, asked
 from providers.testing import NODE, VOLUME
 from tests.providers.azure import server as fake_azure
@@ -35,6 +36,7 @@ from tests.providers.ec2.run import SECRETS
 from tests.providers.gce import server as fake_gce
 from tests.providers.hyperstack import server as fake_hyperstack
 from tests.providers.lambda_cloud import server as fake_lambda
+from tests.providers.libcloud import vultr
 from tests.providers.libcloud.digitalocean import DigitalOcean
 from tests.providers.openstack import run as openstack
 from tests.providers.openstack.server import REGION, SmallCloud
@@ -75,6 +77,7 @@ def secrets(monkeypatch):
     monkeypatch.setattr(Site, "settle", 0.0)
     monkeypatch.setattr(Hyperstack, "settle", 0.0)
     monkeypatch.setattr(Crusoe, "settle", 0.0)
+    monkeypatch.setattr(Vultr, "settle", 0.0)
     for name in ("GAP", "LAUNCH_GAP"):
         monkeypatch.setattr(lambda_cloud, name, 0.0)
     monkeypatch.setattr(lambda_cloud.Lambda, "settle", 0.0)
@@ -416,6 +419,7 @@ PLACES = {
     "azure": {"region": fake_azure.REGION, "zone": fake_azure.ZONE, "instance_type": "Standard_D2s_v3"},
     "openstack": {"region": REGION, "instance_type": "m1.tiny"},
     "digitalocean": {"region": "nyc3", "instance_type": "s-1vcpu-1gb"},
+    "vultr": {"region": vultr.REGION, "instance_type": "vc2-1c-1gb"},
     "hyperstack": {"region": fake_hyperstack.REGIONS[0], "instance_type": "n3-L40x1"},
     "lambda": {"region": "us-east-1", "instance_type": "gpu_1x_a10"},
     "crusoe": {"region": fake_crusoe.CENTRAL, "instance_type": "h100-80gb-sxm-ib.8x"},
@@ -432,6 +436,10 @@ def served(driver: str) -> tuple[Any, Any]:
         return ocean, f"http://127.0.0.1:{ocean.server_address[1]}"
     if driver == "hyperstack":
         web = Web(fake_hyperstack.Hyperstack(Clock(tick=7.0), paced=False))
+    elif driver == "vultr":
+        api = vultr.VultrApi(Clock(tick=7.0))
+        api.key = TOKEN
+        web = Web(api)
     elif driver == "crusoe":
         web = Web(fake_crusoe.Crusoe(Clock(tick=7.0)))
     elif driver == "lambda":

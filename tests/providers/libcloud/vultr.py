@@ -30,10 +30,11 @@ class VultrApi(StandIn):
         self.blocks: dict[str, dict[str, Any]] = {}
         self.keys: dict[str, dict[str, Any]] = {}
         self.page = 100
+        self.key = KEY
         self._ids = itertools.count(1)
 
     def admit(self, asked: Asked) -> None:
-        if header(asked, "Authorization") != f"Bearer {KEY}":
+        if header(asked, "Authorization") != f"Bearer {self.key}":
             raise self.refusal(401, "Invalid API token.")
 
     def unknown(self, asked: Asked) -> RefusedError:
