@@ -19,10 +19,6 @@ from declarative.model.record import struct
 SLACK = 1e-6
 """A value that is so near a whole number counts as one."""
 
-INTERIOR = 3_000
-"""Fractions of a program with more columns are solved by an interior-point method, which takes fewer steps.
-"""
-
 ROUND_WORK, FRACTION_WORK = 1.0, 8.0
 """The work of one round of a search, and of solving fractions, for a thousand columns: about as many
 milliseconds.
@@ -105,9 +101,7 @@ class Program:
 
     def fractions(self, costs: Sequence[float], cache: SolverCache, *, zero: Iterable[int] = ()) -> Solution:
         """The least cost if no column has to be a whole number; `zero` are columns that stay 0."""
-        interior = len(self.most) > INTERIOR
-        options = {"solver": "ipm"} if interior else {}
-        return self._cached(costs, self._without(zero), None, options, cache)
+        return self._cached(costs, self._without(zero), None, cache)
 
     def search(
         self,
@@ -123,7 +117,7 @@ class Program:
 
         No solution is given to HiGHS as a start: 1.16 has answered with wrong optima then.
         """
-        return self._cached(costs, self._without(zero), (limits, whole), _options(limits), cache)
+        return self._cached(costs, self._without(zero), (limits, whole), cache)
 
     def _without(self, zero: Iterable[int]) -> list[float]:
         """The most of each column, where some stay 0."""
@@ -137,7 +131,6 @@ class Program:
         costs: Sequence[float],
         most: Sequence[float],
         search: tuple[SearchLimits, Collection[int] | None] | None,
-        options: Mapping[str, object],
         cache: SolverCache,
     ) -> Solution:
         numbers = (array("d", x).tobytes() for x in (costs, most, self.low, self.high, self.factors))
@@ -145,7 +138,7 @@ class Program:
         key = (*numbers, array("q", self.columns + self.starts).tobytes(), asked)
         solution = cache.solutions.get(key)
         if solution is None:
-            solution = cache.solutions[key] = self._run(costs, most, search, options)
+            solution = cache.solutions[key] = self._run(costs, most, search)
             cache.work += solution.work
         return solution
 
@@ -154,7 +147,6 @@ class Program:
         costs: Sequence[float],
         most: Sequence[float],
         search: tuple[SearchLimits, Collection[int] | None] | None,
-        options: Mapping[str, object],
     ) -> Solution:
         """What HiGHS finds. Without HiGHS there is no solution, and a bound of -inf."""
         try:
@@ -176,7 +168,7 @@ class Program:
             kinds, whole = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger), search[1]
             lp.integrality_ = [kinds[whole is None or i in whole] for i in range(len(most))]
         highs = highspy._Highs()  # noqa: SLF001
-        for name, value in {**ALWAYS, **options}.items():
+        for name, value in {**ALWAYS, **(_options(search[0]) if search else {})}.items():
             highs.setOptionValue(name, value)
         highs.passModel(lp)
         rounds = 0
