@@ -112,6 +112,7 @@ def find_claims(catalog: Catalog, seating: Seating, claims: Sequence[Claim]) -> 
     claimed = {claim.task for claim in claims}
     without: set[object] = set()
     out: list[Claim] = []
+    beside: _Beside | None = None
     for job in sorted(seating.unseated, key=lambda job: -job.task.priority):
         priority = job.task.priority
         if priority <= lowest or len(claims) + len(out) == MOST_CLAIMS:
@@ -121,48 +122,59 @@ def find_claims(catalog: Catalog, seating: Seating, claims: Sequence[Claim]) -> 
         key = (job.likeness, priority)
         if job.task.name in claimed or not job.request.fit or key in without:
             continue
-        if claim := _Claimant(seating, job, [*claims, *out], stays).claim():
+        if beside is None or beside.priority != priority:
+            beside = _Beside(seating, priority, claims, stays)
+        if claim := _Claimant(beside, job).claim():
             out.append(claim)
+            beside.keep(claim)
         else:
             without.add(key)
     return out
 
 
-class _Claimant:
-    """One waiting task, in a world where that ends which holds the nodes that it may claim."""
+class _Beside:
+    """What the waiting tasks of one priority may claim: all beside what stays, the new tasks of at least
+    their priority, and the claims of others. It is the same for each of them, and takes long to make.
+    """
 
     def __init__(
-        self,
-        seating: Seating,
-        job: Job,
-        claims: Sequence[Claim],
-        stays: Collection[int],
+        self, seating: Seating, priority: int, claims: Iterable[Claim], stays: Collection[int]
     ) -> None:
-        self.catalog, self.job = seating.assignment.catalog, job
+        self.catalog, self.priority = seating.assignment.catalog, priority
         jobs, seats = self.catalog.jobs, seating.assignment.seats
         ahead = without_riders(
-            seating.assignment,
-            (i for i in seats if i in stays or jobs[i].task.priority >= job.task.priority),
+            seating.assignment, (i for i in seats if i in stays or jobs[i].task.priority >= priority)
         )
         start = Assignment.start(self.catalog)
         keep_baselines(start)
         self.base = base_for(start, seating.assignment, ahead)
-        """Beside what stays and all tasks of at least its priority, which give their volumes back."""
+        """What is seated there gives its volumes back."""
         holders = self.base.volume_holders.items()
         self.base.volume_holders = {volume: holder for volume, holder in holders if holder == GONE}
-        keep(self.base, claims)
-        count = len(self.catalog.nodes)
         self.total = [self.catalog.kinds[kind].total for kind in self.catalog.kind_of]
-        """The blocks of each node that no other claim needs."""
+        """The blocks of each node that no claim needs."""
         for claim in claims:
-            for node, blocks in claim.needs.items():
-                self.total[node] -= blocks
-        self.new: list[list[Job]] = [[] for _ in range(count)]
-        """The new ranks of at least its priority on each node."""
+            self.keep(claim)
+        self.new: list[list[Job]] = [[] for _ in self.total]
+        """The new ranks of at least that priority on each node."""
         for index in ahead - set(stays):
             for node in seats[index]:
-                if node < count:
+                if node < len(self.total):
                     self.new[node].append(jobs[index])
+
+    def keep(self, claim: Claim) -> None:
+        """Take one more claim out of it."""
+        keep(self.base, [claim])
+        for node, blocks in claim.needs.items():
+            self.total[node] -= blocks
+
+
+class _Claimant:
+    """One waiting task, in a world where that ends which holds the nodes that it may claim."""
+
+    def __init__(self, beside: _Beside, job: Job) -> None:
+        self.catalog, self.base, self.job = beside.catalog, beside.base, job
+        self.total, self.new = beside.total, beside.new
         self.nodes = sorted(
             self._claimable(), key=lambda node: (self.total[node] - self.base.free[node], node)
         )
