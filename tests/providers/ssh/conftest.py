@@ -8,6 +8,7 @@ import pytest
 
 from providers.ssh.transport import background
 from tests.providers.ssh.machines import Machines, impediment
+from tests.providers.ssh.rented import Rented
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +26,16 @@ def machines(allowed) -> Iterator[Machines]:
     yield made
     background.close()
     made.down()
+
+
+@pytest.fixture
+def rented(allowed: None) -> Iterator[Rented]:
+    """Two machines that are off."""
+    machines = Machines(2)
+    machines.up(boot=False)
+    made = Rented(machines)
+    yield made
+    for machine in machines:
+        machine.kill()
+    made.thread.shutdown()
+    machines.down()

@@ -1,20 +1,23 @@
-"""Nodes of Hyperstack and Crusoe as hosts: machines come up behind the stand-ins, and a gang runs on both."""
+"""Nodes of Hyperstack and Crusoe as hosts: machines come up behind the stand-ins. A gang runs on both, and a
+cluster on the InfiniBand of Crusoe.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import signal
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.providers.cloud.stand_in import Clock
-from tests.providers.cloud.web import Web
+from tests.providers.cloud.web import Answer, Asked, Web
 from tests.providers.crusoe import server as crusoe
 from tests.providers.hyperstack import server as hyperstack
-from tests.providers.ssh.machines import Machine, Machines
+from tests.providers.ssh.rented import H100S, Rented
 from tests.providers.ssh.test_gangs import RENDEZVOUS
 from tests.support.cli import Process, Project, fleet, task
 
@@ -26,43 +29,12 @@ SECRETS = {
     "CRUSOE_ACCESS_KEY_ID": crusoe.KEY_ID,
     "CRUSOE_SECRET_KEY": crusoe.SECRET,
     "CRUSOE_DEFAULT_PROJECT": crusoe.PROJECT,
+    "NEBIUS_IAM_TOKEN": "static-token",
 }
-SERVICE = """#!/bin/sh
-# `service ssh restart` on a machine without an init system: sshd with the host key that was put in its place
-sed -i 's|^HostKey .*|HostKey /etc/ssh/ssh_host_ed25519_key|' /etc/ssh/sshd_config
-kill -HUP "$(cat /run/sshd.pid)"
-"""
-
-
-class Rack:
-    """Machines that are switched on as clouds start them, each with one address."""
-
-    def __init__(self, machines: Machines) -> None:
-        self._off = list(machines)
-        self.on: dict[str, Machine] = {}
-        self.thread = ThreadPoolExecutor(1)
-        """Machines end with the thread that has switched them on; those of requests are short."""
-
-    def cloud_init(self, made: str, user_data: str) -> str:
-        """The address of a machine that its image's cloud-init has prepared."""
-        machine = self.on[made] = self._off.pop()
-        machine.told(user_data)
-        self.thread.submit(machine.on).result()
-        return machine.address
-
-    def startup_script(self, made: str, script: str) -> str:
-        """The same, prepared by a script that root runs."""
-        machine = self.on[made] = self._off.pop()
-        machine.prepare("64m", "", "127.0.0.1 localhost\n")
-        self.thread.submit(machine.on).result()
-        machine.install("service", SERVICE)
-        machine.sh("mv /usr/local/bin/service /usr/sbin/service")
-        machine.sh(script)
-        return machine.address
 
 
 class Hyperstack(hyperstack.Hyperstack):
-    rack: Rack
+    rented: Rented
 
     def _reachable(self, machine: dict[str, Any]) -> None:
         super()._reachable(machine)
@@ -70,11 +42,11 @@ class Hyperstack(hyperstack.Hyperstack):
 
 
 class Crusoe(crusoe.Crusoe):
-    rack: Rack
+    rented: Rented
     address = ""
 
     def _run(self, vm: dict[str, Any]) -> dict[str, Any]:
-        self.address = self.rack.startup_script(vm["id"], self.bodies[vm["id"]]["startup_script"])
+        self.address = self.rented.startup_script(vm["id"], self.bodies[vm["id"]]["startup_script"])
         return super()._run(vm)
 
     def addresses(self, number: int) -> tuple[str, str]:
@@ -88,32 +60,20 @@ class Account(Project):
         return super().start(*args, env={**SECRETS, **(env or {})}, **options)
 
 
-@pytest.fixture
-def rack(allowed: None) -> Iterator[Rack]:
-    machines = Machines(2)
-    machines.up(boot=False)
-    made = Rack(machines)
-    yield made
-    for machine in machines:
-        machine.kill()
-    made.thread.shutdown()
-    machines.down()
-
-
 SMALL = {"cpu": 2, "memory": "4GB", "price": 0.1}
 
 
 @pytest.fixture
-def hyper(rack: Rack) -> Hyperstack:
+def hyper(rented: Rented) -> Hyperstack:
     made = Hyperstack(Clock(tick=30.0), paced=False)
-    made.address = lambda number: rack.cloud_init(str(number), made.user_data[number])
+    made.address = lambda number: rented.cloud_init(str(number), made.user_data[number])
     return made
 
 
 @pytest.fixture
-def cru(rack: Rack) -> Crusoe:
+def cru(rented: Rented) -> Crusoe:
     made = Crusoe(Clock(tick=30.0))
-    made.rack = rack
+    made.rented = rented
     return made
 
 
@@ -132,7 +92,7 @@ def no_secret_is_kept(project: Account) -> None:
     assert not [value for value in SECRETS.values() if value.encode() in state]
 
 
-def test_a_gang_runs_on_two_clouds(rack: Rack, hyper: Hyperstack, cru: Crusoe, tmp_path: Path) -> None:
+def test_a_gang_runs_on_two_clouds(rented: Rented, hyper: Hyperstack, cru: Crusoe, tmp_path: Path) -> None:
     """From offers to ranks, and nothing is left behind."""
     project = Account(tmp_path)
     with Web(hyper) as one, Web(cru) as other:
@@ -150,7 +110,7 @@ def test_a_gang_runs_on_two_clouds(rack: Rack, hyper: Hyperstack, cru: Crusoe, t
             ),
         )
         project.apply("--wait")
-        assert (len(rack.on), len(hyper.machines), len(cru.vms)) == (2, 1, 1)
+        assert (len(rented.on), len(hyper.machines), len(cru.vms)) == (2, 1, 1)
         for rank in range(2):
             assert f"{rank} of 2 as fleetform" in project.logs("sweep", "--rank", str(rank))
         project.run("destroy", "--auto-approve")
@@ -159,18 +119,71 @@ def test_a_gang_runs_on_two_clouds(rack: Rack, hyper: Hyperstack, cru: Crusoe, t
     no_secret_is_kept(project)
 
 
-def test_a_cluster_runs_on_crusoe(rack: Rack, cru: Crusoe, tmp_path: Path) -> None:
-    """Its ranks meet."""
+# ------------------------------------------------------------------------------ clusters on InfiniBand
+
+
+class Deaths:
+    """Commands that die as soon as the cloud has carried out a request, before they know its answer."""
+
+    def __init__(self, project: Account) -> None:
+        self._project = project
+        self.to_come: list[str] = []
+        """The lines of those requests, each a pattern, in their order."""
+
+    def after(self, carry_out: Callable[[Asked], Answer]) -> Callable[[Asked], Answer]:
+        def served(asked: Asked) -> Answer:
+            answer = carry_out(asked)
+            if self.to_come and re.search(self.to_come[0], asked.line):
+                del self.to_come[0]
+                self._project.started[-1].kill()
+            return answer
+
+        return served
+
+    def until_done(self, *args: str, at: tuple[str, ...]) -> None:
+        """Run a command anew after each of its deaths."""
+        self.to_come = list(at)
+        for _ in at:
+            self._project.run(*args, code=-signal.SIGKILL)
+        assert not self.to_come
+        self._project.run(*args)
+
+
+def h100s(backend_: str) -> dict[str, Any]:
+    gpus = {"gpu": "H100:80GB:8"}
+    return fleet("gpu", "0..2", backends=[backend_], placement="cluster", resources=gpus)
+
+
+def meeting() -> dict[str, Any]:
+    told = f"python3 -c {shlex.quote(RENDEZVOUS)}"
+    return task("meet", told, nodes=2, resources={"gpu": "H100:8"})
+
+
+def ranks_have_met(project: Account) -> None:
+    assert "2 ranks agree on 3" in project.logs("meet", "--rank", "0")
+    assert len({rank["node"] for rank in project.ranks("meet").values()}) == 2
+
+
+def test_a_cluster_runs_on_the_infiniband_of_crusoe(rented: Rented, cru: Crusoe, tmp_path: Path) -> None:
+    """One partition for both nodes, whenever a command dies; it goes with them."""
+    rented.gpus = H100S
     project = Account(tmp_path)
-    with Web(cru) as web:
-        project.declare(
-            crusoe_at(web.url),
-            fleet("gpu", "0..2", backends=["crusoe"], placement="cluster", resources={"cpu": 2}),
-            task("meet", f"python3 -c {shlex.quote(RENDEZVOUS)}", nodes=2),
-        )
-        project.apply("--wait")
-        assert len(rack.on) == 2
-        assert "2 ranks agree on 3" in project.logs("meet", "--rank", "0")
-        project.run("destroy", "--auto-approve")
-    assert not cru.vms
+    deaths = Deaths(project)
+    with Web(deaths.after(cru)) as web:
+        about = backend("crusoe", web.url, crusoe.CENTRAL, "ubuntu22.04:latest", "h100-80gb-sxm-ib.8x")
+        about["catalog"][0]["gpu"] = "H100:80GB:8"
+        project.declare(about, h100s("crusoe"), meeting())
+        partitions, vms = (path.format(project=crusoe.PROJECT) for path in (crusoe.PARTITIONS, crusoe.VMS))
+        deaths.until_done("apply", "--auto-approve", "--wait", at=(f"POST {partitions}$", f"POST {vms}$"))
+        (partition,) = cru.partitions
+        adapters = [one for vm in cru.vms.values() for one in vm["host_channel_adapters"]]
+        assert [one["ib_partition_id"] for one in adapters] == [partition] * 2
+        assert len(rented.on) == 2
+        ranks_have_met(project)
+        assert project.plan()["actions"] == []
+        gone = (f"DELETE {vms}/", f"DELETE {partitions}/")
+        deaths.until_done("destroy", "--auto-approve", at=gone)
+        asked = [one.line for one in web.asked]
+    assert (asked.count(f"POST {partitions}"), asked.count(f"POST {vms}")) == (1, 2)
+    assert not {**cru.vms, **cru.partitions}
     no_secret_is_kept(project)
