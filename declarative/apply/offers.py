@@ -53,9 +53,8 @@ Answers = dict[str, tuple[tuple[Offer, ...] | None, Diagnostic | None]]
 
 def ask_offers(name: str, backends: Backends, answers: Answers, *, offline: bool = False) -> None:
     """Ask a backend, unless `answers` has too many offers already; see `known_offers`."""
-    driver = backends.driver(name)
     known = sum(len(offers or ()) for offers, _ in list(answers.values()))
-    if driver in EXISTING or (offline and driver not in CATALOGUED) or known > MOST_OFFERS:
+    if backends.driver(name) in EXISTING or (offline and is_unasked(name, backends)) or known > MOST_OFFERS:
         return
     try:
         client = backends.catalogue(name) if offline else backends.get(name)
@@ -71,6 +70,11 @@ def ask_offers(name: str, backends: Backends, answers: Answers, *, offline: bool
                 backends.able[name] = can
     except ProviderError as error:
         answers[name] = (), unreadable(name, error)
+
+
+def is_unasked(name: str, backends: Backends) -> bool:
+    """Whether offline only the declared offers of a backend are known."""
+    return backends.driver(name) not in (*EXISTING, *CATALOGUED)
 
 
 def known_offers(

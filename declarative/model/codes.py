@@ -479,10 +479,11 @@ PLANNING: dict[str, Code] = {
         "write one that `sinfo -s` or `scontrol show reservation` lists for your user on the login node",
     ),
     "rehearsal": Code(
-        "nodes of the driver `local` are declared with GPUs that this machine does not have, or `--offline`"
-        " did not look for them; a warning",
+        "nodes of the driver `local` are declared with an `identity`, or with GPUs that this machine does not"
+        " have, or `--offline` did not look for them; a warning",
         'backends: [local]\nresources: {gpu: "H100:8"}',
-        "nothing, if you mean a rehearsal; for real GPUs, name a cloud's backend or declare hosts",
+        "nothing, if you mean a rehearsal; for real GPUs, name a cloud's backend or declare hosts; for an"
+        " identity, a backend of EC2, GCE or Azure",
     ),
     "over-limit": Code(
         "a plan exceeds the project's `limits`, or a price that counts is unknown; a warning if they were "

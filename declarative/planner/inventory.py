@@ -95,6 +95,8 @@ class Inventory:
     silent: Mapping[str, Silence] = field(default_factory=dict)
     """The nodes that do not answer."""
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
+    unasked: frozenset[str] = frozenset()
+    """Backends whose cloud has offers, and was not asked for them: nothing is, offline."""
     existing: Mapping[str, tuple[PartitionNode, ...]] = field(default_factory=dict)
     """Fleet → all nodes of its partition, recorded or not. A partition that could not be read is left out."""
     taken: Mapping[str, tuple[OthersShare, ...]] = field(default_factory=dict)

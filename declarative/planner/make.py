@@ -38,7 +38,13 @@ from declarative.planner.inventory import (
     vanished,
 )
 from declarative.planner.limits import too_large
-from declarative.planner.offers import GpuNode, fleet_shortages, rehearsals, unknown_regions
+from declarative.planner.offers import (
+    GpuNode,
+    fleet_shortages,
+    identities_on_this_machine,
+    rehearsals,
+    unknown_regions,
+)
 from declarative.planner.plan import (
     Action,
     Basis,
@@ -255,6 +261,7 @@ def plan_with_decisions(request: PlanRequest, max_work: int | None = None) -> tu
         *lacking.values(),
         *(d for d in unknown_regions(desired, inventory, regions) if d.address not in lacking),
         *rehearsals(desired, gpu_nodes, inventory.own_gpus),
+        *(() if destroy else identities_on_this_machine(desired)),
         *unmounted_volumes(desired, decisions.volumes),
         *_small_disks(desired, outcome.launches),
         *_later_changes(desired, decisions),

@@ -186,6 +186,23 @@ def rehearsals(
     return out
 
 
+def identities_on_this_machine(desired: Desired) -> list[Diagnostic]:
+    """A warning for each fleet with an `identity` whose nodes may be on this machine."""
+    fleets = (f for _, f in sorted(desired.fleets.items()) if f.identity and not f.exists)
+    hint = "nothing has to be done for a rehearsal; for the identity name a backend of EC2, GCE or Azure"
+    return [
+        warning(
+            desired,
+            f"fleet/{fleet.name}",
+            "rehearsal",
+            f"`identity: {fleet.identity}` does not count on this machine: ranks there have your own rights",
+            hint,
+        )
+        for fleet in fleets
+        if any(is_local(desired, backend) for backend in allowed_backends(desired, fleet))
+    ]
+
+
 @struct(frozen=True, slots=True, kw_only=True)
 class OfferQuery:
     """The requirements on an offer; a missing one is no constraint. `max_price` is USD an hour."""
@@ -424,6 +441,10 @@ def nothing_offered(desired: Desired, backends: Sequence[str], inventory: Invent
     """Why some backends offer nothing at all."""
     if blind := _unread(backends, inventory):
         return blind
+    if unasked := sorted(inventory.unasked.intersection(backends)):
+        end = f": offline, the cloud of backend {unasked[0]} is not asked, and its `catalog` has no type"
+        types = "`catalog: [{instance_type: …, cpu: …, memory: …, gpu: …, price: …}]`"
+        return end, f"plan without `--offline`, or write in the backend which types it has: {types}"
     name = backends[0]
     backend = desired.backends.get(name)
     if len(backends) > 1 or backend is None:
@@ -433,9 +454,7 @@ def nothing_offered(desired: Desired, backends: Sequence[str], inventory: Invent
         hint = f"write `regions: […]` in backend {name}"
         return f": backend {name} offers nothing, and names no `regions`", hint
     listing = ", ".join(map(str, backend.regions))
-    hint = (
-        "check its `regions` and `availability_zones`; of some clouds, `--offline` knows only the `catalog`"
-    )
+    hint = "check its `regions` and `availability_zones`"
     return f": backend {name} offers nothing in {listing}", hint
 
 

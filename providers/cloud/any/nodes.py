@@ -50,6 +50,7 @@ from providers.cloud.placement_groups import Reserved
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "identity", "resources")
 """Inputs that are fixed when the machine is made: a change needs a new machine."""
+DEFAULT = "default"
 SURE = 4
 """How many looks in a row must miss a machine that existed, where a denial is sure: a single one may be too
 early.
@@ -79,12 +80,15 @@ class Nodes:
         return marks.thing(self._account.read(machine), outputs(machine), partial(self._actual, machine))
 
     def _actual(self, machine: Machine, made: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs that others changed: the tags, and the type of a stopped machine."""
+        """The inputs that others changed: the tags, the identity, and the type of a stopped machine."""
         found = self._account.changed_tags(machine.tags, made)
         wanted = str(made.get("instance_type") or "")
         has = type_of(machine, wanted)
         if has and wanted and has != wanted:
             found["instance_type"] = has
+        who = made.get("identity")
+        if who and machine.identities is not None and not has_identity(machine.identities, str(who)):
+            found["identity"] = ", ".join(machine.identities) or None
         return found
 
     def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
@@ -426,6 +430,15 @@ def type_of(machine: Machine, made: str) -> str:
     if machine.type.lower() in (wanted.lower(), made.lower()):
         return made
     return machine.type and f"{machine.type}{plus}{rest}"
+
+
+def has_identity(identities: Sequence[str], given: str) -> bool:
+    """Whether a machine is who its fleet says: by the whole id, or by the name at its end. `default`, which
+    Google has for a project's own service account, is any.
+    """
+    name, known = given.lower(), [identity.lower() for identity in identities]
+    is_name = not name.startswith(("/", "arn:"))
+    return name in known or (is_name and any(one.endswith(f"/{name}") for one in known)) or given == DEFAULT
 
 
 def outputs(machine: Machine) -> dict[str, Any]:

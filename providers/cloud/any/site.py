@@ -136,6 +136,8 @@ class Machine:
     name: str = ""
     """Its name in messages, if that is not its id."""
     type: str = ""
+    identities: tuple[str, ...] | None = None
+    """Who it is for its cloud, as e-mails or whole ids; None if that is not known."""
     word: str = ""
     """Its state in the cloud's own words."""
     fault: tuple[Kind, str] | None = None

@@ -76,6 +76,7 @@ def machine(what: str, found: Mapping[str, Any], power_state: str | None = None)
             labels=_tags(found),
             devices=_devices(inner),
             type=text_at(inner, "hardwareProfile", "vmSize"),
+            identities=tuple((found.get("identity") or {}).get("userAssignedIdentities") or ()),
             raw=found,
         )
     except (KeyError, TypeError, ValueError, AttributeError):

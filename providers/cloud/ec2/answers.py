@@ -122,6 +122,7 @@ def instance(action: str, found: Mapping[str, Any], region: str, date: str = "")
             fault=_fault(text) if text else (PermanentKind.INVALID, "EC2 does not say why"),
             zone=found["placement"]["availabilityZone"],
             type=found["instanceType"],
+            identities=_profiles(found),
             address=found.get("privateIpAddress") or "",
             public_address=found.get("ipAddress") or "",
             labels=tags(found),
@@ -132,6 +133,12 @@ def instance(action: str, found: Mapping[str, Any], region: str, date: str = "")
         )
     except (KeyError, TypeError, AttributeError):
         raise bad_answer(action, "has an instance that cannot be read") from None
+
+
+def _profiles(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """The instance profile of an instance, by its ARN."""
+    profile = found.get("iamInstanceProfile")
+    return (str(profile["arn"]),) if profile else ()
 
 
 def _fault(text: str) -> tuple[Kind, str]:

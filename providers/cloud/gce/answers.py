@@ -98,6 +98,7 @@ def instance(what: str, found: Mapping[str, Any]) -> Machine:
             labels=instance_tags(found.get("labels") or {}, items.get(METADATA_ITEM)),
             devices={place(d["source"]): _device(d) for d in found.get("disks") or () if d.get("source")},
             type=tail(found.get("machineType")),
+            identities=tuple(str(one["email"]) for one in found.get("serviceAccounts") or ()),
             raw=found,
         )
     except (KeyError, TypeError, AttributeError, IndexError):

@@ -181,7 +181,7 @@ class Azure:
             "location": asked.body["location"],
             "tags": asked.body["tags"],
             "properties": {**(have or {}).get("properties", {}), **asked.body["properties"]},
-            **({"zones": asked.body["zones"]} if asked.body.get("zones") else {}),
+            **{name: asked.body[name] for name in ("zones", "identity") if asked.body.get(name)},
         }
         later = have is None and kind in ("virtualmachines", "disks")
         thing["properties"]["provisioningState"] = "Creating" if later else "Succeeded"

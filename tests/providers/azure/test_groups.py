@@ -100,6 +100,21 @@ def test_a_node_has_the_managed_identity_of_its_fleet(web, there, given):
         one.update(plain, key, {**plain.inputs, "identity": given})
 
 
+@pytest.mark.parametrize("given", ["ml", ELSEWHERE])
+def test_an_identity_that_others_took_away_is_drift(there, cloud, given):
+    """What else a machine was given, as policies of Azure do, is none."""
+    one = there()
+    have = create(one, node(identity=given))
+    (machine,) = (t for key, t in cloud.things.items() if "virtualmachines/" in key)
+    (full,) = machine["identity"]["userAssignedIdentities"]
+    machine["identity"] = {"userAssignedIdentities": {full.upper(): {}, "/subscriptions/s/monitor": {}}}
+    assert "identity" not in one.recall([have])[have.address].actual
+    machine["identity"] = {"userAssignedIdentities": {"/subscriptions/s/monitor": {}}}
+    assert one.recall([have])[have.address].actual["identity"] == "/subscriptions/s/monitor"
+    del machine["identity"]
+    assert one.recall([have])[have.address].actual["identity"] is None
+
+
 def group(body):
     """The name of the group that a machine is made in; None if it is in none."""
     found = body["properties"].get(NEAR)

@@ -49,6 +49,15 @@ def test_a_backend_that_says_nothing(tmp_path: Any, driver: str, first: str, wor
         assert word in hint
 
 
+@pytest.mark.parametrize("driver", ["nebius", "lambda", "crusoe", "hyperstack", "gce"])
+def test_a_plan_that_asks_nobody_says_how_types_become_known(project: Any, driver: str) -> None:
+    backend = {"type": "backend", "name": "cloud", "driver": driver, "regions": ["r-1"], "image": "i"}
+    project.declare(backend, fleet("gpu", 2, backends=["cloud"], resources={"gpu": "H100:8"}))
+    done = project.run("plan", "--offline", code=1)
+    assert "offline, the cloud of backend cloud is not asked, and its `catalog` has no type" in done.err
+    assert "plan without `--offline`, or write in the backend which types it has: `catalog: [" in done.err
+
+
 @pytest.mark.parametrize(
     ("driver", "module"),
     [

@@ -4,6 +4,7 @@ their current address. On moto's EC2, and on answers that a test gives.
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from declarative.provider import PermanentError, PermanentKind, TransientError, 
 from declarative.retry import Policy, call
 from providers.cloud import account, marks
 from providers.cloud.catalog import catalog
+from providers.cloud.ec2 import answers
 from providers.ssh import gpus
 from providers.ssh.key_pairs import make
 from tests.providers.ec2.run import REGION, SECRETS, ZONE, RunningEc2, provider
@@ -542,6 +544,24 @@ def test_a_node_has_the_instance_profile_of_its_fleet(tmp_path, identity, key):
     run = run_request(tmp_path, {"identity": identity} if identity else {})
     asked = {k: v for k, v in run.items() if k.startswith("IamInstanceProfile")}
     assert asked == ({f"IamInstanceProfile.{key}": identity} if identity else {})
+
+
+OTHER = "arn:aws:iam::123456789012:instance-profile/team/not-ml-nodes"
+
+
+@pytest.mark.parametrize("identity", ["ml-nodes", ARN])
+@pytest.mark.parametrize(("has", "now"), [(ARN, "as it was"), (OTHER, OTHER), (None, None)])
+def test_an_instance_profile_that_others_changed_is_drift(there, monkeypatch, identity, has, now):
+    one = there()
+    have = create(one)
+    have = replace(have, inputs={**have.inputs, "identity": identity})
+    read = answers.instance
+
+    def shown(action, found, *more):
+        return read(action, {**found, "iamInstanceProfile": has and {"arn": has, "id": "AIPA1"}}, *more)
+
+    monkeypatch.setattr(answers, "instance", shown)
+    assert one.recall([have])[have.address].actual.get("identity", "as it was") == now
 
 
 # ---------------------------------------------------------------------------------------------- spot

@@ -77,6 +77,10 @@ def error(status: int, reason: str, message: str = "no") -> Answer:
     return status, {"error": {"code": status, "message": message, "errors": [one]}}
 
 
+KEPT = ("resourcePolicies", "reservationAffinity", "serviceAccounts")
+"""Fields of an instance that are shown as they were asked for."""
+
+
 class Gce:
     """`answer` for a `Web`."""
 
@@ -224,7 +228,7 @@ class Gce:
             network: dict[str, Any] = {"networkIP": f"10.0.0.{self.count}"}
             if body["networkInterfaces"][0].get("accessConfigs"):
                 network["accessConfigs"] = [{"natIP": f"192.0.2.{self.count}"}]
-            kept = {k: v for k, v in body.items() if k in ("resourcePolicies", "reservationAffinity")}
+            kept = {k: v for k, v in body.items() if k in KEPT}
             thing |= kept
             thing |= {
                 "status": "RUNNING",

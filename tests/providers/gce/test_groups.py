@@ -95,6 +95,20 @@ def test_a_node_has_the_service_account_of_its_fleet(web, there):
     assert "serviceAccounts" not in last(web)
 
 
+def test_a_service_account_that_others_took_away_is_drift(there, cloud):
+    one, email = there(), "ml@lab.iam.gserviceaccount.com"
+    have = create(one, node(identity=email))
+    (machine,) = cloud.things["instances"].values()
+    assert "identity" not in one.recall([have])[have.address].actual
+    machine["serviceAccounts"] = [{"email": "admin@lab.iam.gserviceaccount.com"}]
+    assert one.recall([have])[have.address].actual["identity"] == "admin@lab.iam.gserviceaccount.com"
+    del machine["serviceAccounts"]
+    assert one.recall([have])[have.address].actual["identity"] is None
+    of_project = replace(have, inputs={**have.inputs, "identity": "default"})
+    machine["serviceAccounts"] = [{"email": "123-compute@developer.gserviceaccount.com"}]
+    assert "identity" not in one.recall([of_project])[have.address].actual
+
+
 def policy(body):
     """The name of the policy that an instance is made in; None if it is in none."""
     urls = body.get("resourcePolicies")

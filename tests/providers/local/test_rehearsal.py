@@ -57,6 +57,17 @@ def test_nodes_without_gpus_rehearse_nothing():
     assert said((), {**GPUS, "resources": {"cpu": 2}}) == {}
 
 
+@pytest.mark.parametrize(("backends", "names"), [(["local"], ["fleet/gpu"]), (["sky"], [])])
+def test_an_identity_counts_for_no_node_of_this_machine(backends, names):
+    fleet_ = {"name": "gpu", "nodes": "0..2", "backends": backends, "resources": {"cpu": 2}}
+    desired = declared(backends=[CLOUD], fleets=[{**fleet_, "identity": "ml-nodes"}])
+    world = World()
+    plan = make_plan(desired, world.state(), world.inventory(desired), world.now)
+    found = {d.address: d.summary for d in plan.diagnostics if d.code == "rehearsal"}
+    assert list(found) == names
+    assert all("`identity: ml-nodes` does not count on this machine" in text for text in found.values())
+
+
 def test_the_machine_is_looked_at_only_where_that_matters():
     world = World()
     elsewhere = declared(backends=[CLOUD], fleets=[{**GPUS, "backends": ["sky"]}])
