@@ -87,7 +87,7 @@ def test_a_volume_is_adopted_used_and_let_go_as_it_was(stack, region, theirs):
     stack.delete(disk)
     stack.delete(disk)
     assert own(region, theirs) == ("results 2025", OWN)
-    assert region.volume(theirs).status == "available"
+    assert region.volume(theirs).word == "available"
     assert stack.inventory() == ()
 
 
@@ -123,7 +123,7 @@ def test_one_of_another_state_is_refused(stack, region, theirs, tmp_path):
     ],
 )
 def test_what_it_is_not_the_plan_says(stack, region, theirs, inputs, words):
-    wanted = {"region": cloud.REGION, "volume_id": theirs, **inputs}
+    wanted = of_volume(region=cloud.REGION, volume_id=theirs, **inputs)
     (ahead,) = stack.check({Address("volume", "data-0"): wanted})
     with pytest.raises(PermanentError, match=words) as caught:
         make(stack, "volume", "data-0", wanted)

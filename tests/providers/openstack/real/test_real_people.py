@@ -10,10 +10,11 @@ from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.retry import Policy, call
 from providers.cloud.openstack import OpenStack
 from tests.providers.openstack.real import cloud
+from tests.support.model import of_node, of_volume
 
 pytestmark = pytest.mark.skipif(not cloud.ASKED_FOR, reason=cloud.WHY_NOT)
 
-NODE = {"region": cloud.REGION, "zone": cloud.ZONE, "instance_type": cloud.FLAVOR, "fleet": "gpu"}
+NODE = of_node(region=cloud.REGION, zone=cloud.ZONE, instance_type=cloud.FLAVOR)
 QUICK = Policy(deadline=120.0, first=0.2, longest=2.0)
 
 
@@ -106,7 +107,7 @@ def test_a_quota_of_ten(tmp_path, monkeypatch):
     with pytest.raises(PermanentError) as caught:
         call(lambda: make(provider, "gpu-10"), policy=QUICK)
     assert caught.value.kind is PermanentKind.QUOTA
-    inputs = {"region": cloud.REGION, "size": "1GB"}
+    inputs = of_volume(region=cloud.REGION, size="1GB")
     addresses = [Address("volume", f"data-{i}") for i in range(10)]
     disks = {a: provider.create(a, f"{a.name:0>32}", inputs, {}) for a in addresses}
     with pytest.raises(PermanentError) as caught:
