@@ -175,7 +175,9 @@ def test_lower_priority_takes_nothing_from_higher(case):
     """What is placed of the higher priorities is worth as much as if nothing else had been asked for but what
     has a place already.
 
-    Worth, not the same tasks: of two tasks that are worth the same either may be placed.
+    Worth, not the same tasks: of two tasks that are worth the same either may be placed. A task that launches
+    nothing itself may use what the lower ones launch. On what is launched for others, of whatever priority,
+    it has the room that they leave: a place there counts for nothing.
     """
     outcome = case.place()
     seats: dict[str, dict[int, str]] = {}
@@ -186,9 +188,12 @@ def test_lower_priority_takes_nothing_from_higher(case):
     for least in {a.want.spec.priority for a in case.asks}:
         upper = tuple(a for a in case.asks if a.want.spec.priority >= least or name_of(a) in keep)
         alone = replace(case, asks=upper)
-        worth = score(alone, placed(alone.place()))
-        # A task that launches nothing itself may use what the lower ones launch.
-        if any(reuses(a) for a in upper):
+        without = alone.place()
+        riders = {name_of(a) for a in upper if reuses(a)}
+        for_others = {n.name for n in without.launches if not case.fleets[n.fleet].baseline}
+        riding = {c.task for c in without.choices if c.task in riders and c.node in for_others}
+        worth = score(alone, placed(without) - riding)
+        if riders:
             assert score(alone, placed(outcome)) >= worth
         else:
             assert score(alone, placed(outcome)) == worth

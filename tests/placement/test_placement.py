@@ -364,6 +364,17 @@ def test_reuse_takes_what_is_launched_for_others():
     assert places(out) == {"aa-0": ("gpu-0", (0,)), "zz-0": ("gpu-0", (1,))}
 
 
+def test_a_task_that_buys_has_the_room_of_a_launched_node_before_one_that_reuses():
+    """Also with the lower priority: else the reuse of that room would launch a node more."""
+    buys = [ask("high", priority=5), ask("low")]
+    reuses = ask("rides", priority=5, creation_policy="reuse")
+    out = run([*buys, reuses], [], [fleet(offers=[offer()], blocks=2)])
+    assert places(out) == {"high-0": ("gpu-0", (0,)), "low-0": ("gpu-0", (1,))}
+    assert [r.task for r in out.refusals] == ["rides"]
+    alone = run([buys[0], reuses], [], [fleet(offers=[offer()], blocks=2)])
+    assert places(alone) == {"high-0": ("gpu-0", (0,)), "rides-0": ("gpu-0", (1,))}
+
+
 def test_a_small_task_makes_a_split_fleet_grow():
     """A new node is split as its fleet says, and the task takes its share only (dstack #3475, #4188)."""
     out = run(
