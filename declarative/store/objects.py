@@ -47,7 +47,11 @@ class LostAnswerError(UnreachableError):
 
 
 class RefusedWriteError(StateError):
-    """A write did not happen, since the key is taken, or the object is another version by now."""
+    """What is there comes from another write: the key was taken, or the object is another version by now.
+
+    A replacement may have been there for a moment, where a proxy sent it twice: then another writer has read
+    it, and replaced it.
+    """
 
 
 @struct(frozen=True, slots=True, kw_only=True)
@@ -80,9 +84,7 @@ def place_of(url: str) -> BucketPlace:
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError:
         raise StateError("bad-url", "the state's URL cannot be read", FORM) from None
-    if "@" in unquote(url) or re.search(
-        r"[?&][^=&]*(key|secret|token|pass|sig|cred)[^=&]*=", url, re.IGNORECASE
-    ):
+    if "@" in unquote(url) or _OF_LOGIN.search(url):
         raise StateError("bad-url", "the state's URL names a user, a password or a key", WHERE_FROM)
     if parts.scheme != "s3" or not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", parts.netloc):
         raise StateError("bad-url", "the state's URL names no bucket", FORM)
@@ -199,12 +201,16 @@ class Bucket:
             answered = True
         except UnreachableError:
             answered = False
-        there = self.get(key)
+        lost = LostAnswerError("unreachable", f"{self.name}: the answer to a write was lost", "run it again")
+        try:
+            there = self.get(key)
+        except UnreachableError:
+            raise lost from None
         if there is not None and there.token == token:
             return there.version
         if there is not None and (answered or mode == "create"):
             raise RefusedWriteError("busy", f"another command has written {self.name}/{key}", "run it again")
-        raise LostAnswerError("unreachable", f"{self.name}: the answer to a write was lost", "run it again")
+        raise lost
 
     def keys(self, folder: str, after: str = "") -> Iterator[str]:
         """The keys of a folder in their order, those behind the key `after` only; page by page."""

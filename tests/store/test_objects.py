@@ -84,10 +84,13 @@ def bucket(server, tmp_path) -> Bucket:
 
 
 class FaultProxy(ThreadingHTTPServer):
-    """Passes requests on. `fault` says what becomes of the next write: `drop`, `cut` or `double`."""
+    """Passes requests on. `fault` says what becomes of the next write: `drop`, `cut` or `double`. Reads get
+    no answer while it `is_deaf`.
+    """
 
     daemon_threads = True
     fault = ""
+    is_deaf = False
 
     def __init__(self, server: str) -> None:
         self.server = server
@@ -101,7 +104,10 @@ class PassOn(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        self.answer(self.passed_on())
+        if self.server.is_deaf:
+            self.connection.close()
+        else:
+            self.answer(self.passed_on())
 
     def do_PUT(self) -> None:
         fault, self.server.fault = self.server.fault, ""
@@ -230,6 +236,14 @@ def test_a_write_that_did_not_arrive_is_unknown(server, tmp_path):
         proxy.fault = "drop"
         with pytest.raises(LostAnswerError):
             bucket.put_if_match("head", b"2", version)
+
+
+def test_a_write_that_cannot_be_read_back_is_unknown(server, tmp_path):
+    with behind_proxy(server) as proxy:
+        bucket = opened(f"http://127.0.0.1:{proxy.server_port}", tmp_path)
+        proxy.fault, proxy.is_deaf = "cut", True
+        with pytest.raises(LostAnswerError):
+            bucket.put_if_absent("head", b"1")
 
 
 def test_what_is_not_fleetforms_is_refused(bucket):
