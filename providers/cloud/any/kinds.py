@@ -22,9 +22,7 @@ KEYS = "ex_authorized_keys"
 MORE = "**"
 """A keyword that means that others are accepted, too."""
 
-HOLDERS: Mapping[str, str] = dict.fromkeys(
-    ("cloudstack", "exoscale", "ikoula", "aurora_compute"), "instance_id"
-)
+HOLDERS: Mapping[str, str] = dict.fromkeys(("cloudstack", "ikoula", "aurora_compute"), "instance_id")
 """Driver → the key of a volume's `extra` for the id of its node, None if free. Others: unknown."""
 
 SHORT: Mapping[str, str] = {"linode": "a volume's name has 32 characters, too few to say whose it is"}
@@ -32,6 +30,10 @@ SHORT: Mapping[str, str] = {"linode": "a volume's name has 32 characters, too fe
 
 USELESS: Mapping[str, str] = {
     "dummy": "it makes nothing: its nodes are those of this process alone",
+    "equinixmetal": "Equinix Metal ended in June 2026",
+    "eucalyptus": "libcloud has no `list_locations` for it",
+    "exoscale": "it asks an API that Exoscale has deprecated",
+    "nimbus": "its nodes keep no name, so what was made would not be found again",
     "outscale": "its methods return errors as if they were answers",
 }
 """Drivers that have the methods but cannot be used."""

@@ -49,12 +49,8 @@ CAN = {
     "aurora_compute": "nodes and volumes",
     "brightbox": "nodes",
     "cloudstack": "nodes and volumes",
-    "equinixmetal": "nodes",
-    "eucalyptus": "nodes",
-    "exoscale": "nodes and volumes",
     "ikoula": "nodes and volumes",
     "linode": "nodes",
-    "nimbus": "nodes",
     "rackspace": "nodes",
 }
 """What can be made with drivers that are not wired; all others are refused. As docs/clouds.md has it."""
