@@ -260,8 +260,10 @@ class Attachments:
 
     def _attach(self, held: Held, machine: str, claim: Claim) -> None:
         """Request it once. The next look shows the result."""
+        token = claim["token"]
         self._write(held, machine, claim)
-        self._asked.add(claim["token"])
+        again = token in self._asked
+        self._asked.add(token)
         try:
             found = _by_its_id(held.disk, machine) or held.machines.get(machine)
             if found is None and not held.at.lists:
@@ -272,8 +274,10 @@ class Attachments:
         except ProviderError as error:
             if isinstance(error, TransientError) and error.kind is TransientKind.BUSY:
                 return
-            # The refusal may be due to the request of an earlier try, or of a command that was killed.
-            now = look_up(partial(self._disks, held.region, [held.disk.id])).get(held.disk.id)
+            # A refusal may be due to the request of an earlier try, or of a command that was killed.
+            look = partial(self._disks, held.region, [held.disk.id])
+            may_be_there = again or isinstance(error, PermanentError)
+            now = look_up(look).get(held.disk.id) if may_be_there else None
             if now is None or not _on(now, machine):
                 raise
 
