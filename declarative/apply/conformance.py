@@ -161,8 +161,8 @@ class Processes:
             return None
         if code or not text:
             raise BrokenLawError(f"a process ended with the exit code {code}")
-        found: dict[str, Any] = json.loads(text)
-        return found
+        answer: dict[str, Any] = json.loads(text)
+        return answer
 
 
 def _answer(

@@ -25,6 +25,7 @@ from declarative.planner.tasks import UNFIT
 HARMLESS = frozenset({Cause.CREATE, Cause.UPDATE})
 """Goes with whatever needs it."""
 DAY = 86400.0
+"""Seconds."""
 _CAUSES = frozenset(cause.value for cause in Cause)
 
 CAUSES: Mapping[Reason, Cause] = {

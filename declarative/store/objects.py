@@ -36,6 +36,7 @@ WHERE_FROM = (
 SECONDS = "20s"
 """How long one request may take."""
 TOKEN_LENGTH = 32
+"""Hexadecimal digits of a token: those of a UUID."""
 
 _OF_LOGIN = re.compile(r"[?&][^=&]*(key|secret|token|pass|sig|cred)[^=&]*=", re.IGNORECASE)
 
@@ -203,12 +204,12 @@ class Bucket:
             answered = False
         lost = LostAnswerError("unreachable", f"{self.name}: the answer to a write was lost", "run it again")
         try:
-            there = self.get(key)
+            stored = self.get(key)
         except UnreachableError:
             raise lost from None
-        if there is not None and there.token == token:
-            return there.version
-        if there is not None and (answered or mode == "create"):
+        if stored is not None and stored.token == token:
+            return stored.version
+        if stored is not None and (answered or mode == "create"):
             raise RefusedWriteError("busy", f"another command has written {self.name}/{key}", "run it again")
         raise lost
 

@@ -169,7 +169,8 @@ def _bus(written: str) -> str:
 
 def _of_gpu(gpu: QueriedGpu) -> Iterator[HealthReading]:
     """The readings of one GPU."""
-    old, new = "ECC Errors/Volatile/Double Bit", "ECC Errors/Aggregate/Double Bit"
+    # Older drivers count by the bits of an error.
+    volatile, aggregate = "ECC Errors/Volatile/Double Bit", "ECC Errors/Aggregate/Double Bit"
     plain = {
         "lost": gpu.get(LOST),
         "value.failed": gpu.get("failed"),
@@ -177,9 +178,9 @@ def _of_gpu(gpu: QueriedGpu) -> Iterator[HealthReading]:
         "recovery.action": gpu.get("GPU Recovery Action"),
         "ecc.threshold": gpu.get("ECC Errors/Aggregate/SRAM Threshold Exceeded"),
         "ecc.volatile": gpu.count("ECC Errors/Volatile/", ends="Uncorrectable")
-        or gpu.count(old, ends="Total$"),
+        or gpu.count(volatile, ends="Total$"),
         "ecc.aggregate": gpu.count("ECC Errors/Aggregate/", ends="Uncorrectable")
-        or gpu.count(new, ends="Total$"),
+        or gpu.count(aggregate, ends="Total$"),
         "remap.pending": gpu.get("Remapped Rows/Pending"),
         "remap.failed": gpu.get("Remapped Rows/Remapping Failure Occurred"),
         "pages.pending": gpu.get(
